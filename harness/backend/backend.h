@@ -1,0 +1,188 @@
+// The seam between the step pipeline and hardware. The pipeline is written once over this interface and runs on the CPU
+// (threads), on CUDA and on a fake device in virtual time. Nothing above this header includes a CUDA header.
+//
+// Threads: one host thread (the rank's) calls everything here. Work on a stream runs in order; streams are ordered
+// among each other only by record() and wait(). Errors of asynchronous work surface from the next host_wait() or
+// synchronize() as Error(failure).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harness/base/bf16.h"
+#include "kernels/gate.h"
+#include "kernels/hash.h"
+#include "kernels/lookup.h"
+#include "kernels/select.h"
+
+namespace eb::backend {
+
+// What an operation is: names it in errors, NVTX ranges, the fake's script and the dependency graph.
+enum class OpKind : std::uint8_t {
+  hash,
+  id_exchange,
+  sort,
+  lookup,
+  row_exchange,
+  row_select,
+  gather,
+  gather_select,
+  wkv,
+  wkv_gather,
+  wkv_select,
+  gate,
+  backbone,
+  expert_exchange,
+  control_gather,
+  inject,
+  copy,
+  fill,
+};
+[[nodiscard]] const char* name(OpKind kind) noexcept;
+
+struct Op {
+  OpKind kind{};
+  std::int16_t layer = -1;  // backbone layer, -1 = none
+};
+
+struct DeviceInfo {
+  std::string backend;  // cpu, cuda, fake
+  std::string name;
+  int units = 0;  // SMs; CPU: workers
+  int numa_node = -1;
+  bool emulated_time = false;
+};
+
+using EventId = std::uint32_t;
+using StreamId = std::uint32_t;
+
+struct EventTimes {
+  std::int64_t enqueue_ns = 0;  // host clock, when record() was called
+  std::int64_t device_ns = 0;   // execution time on the rank's time base
+};
+
+// A weight matrix in the backend's own storage: [out_features n][in_features k], row-major, BF16 values.
+class Matrix {
+ public:
+  virtual ~Matrix() = default;
+  [[nodiscard]] virtual std::int64_t n() const noexcept = 0;
+  [[nodiscard]] virtual std::int64_t k() const noexcept = 0;
+};
+
+// y[m][n] (+)= x[m][k] * w^T; leading dimensions in elements. accumulate_scale == 0: y = product; else
+// y = bf16(y + accumulate_scale * product). Products and sums in float32, one rounding.
+struct LinearArgs {
+  const Bf16* x = nullptr;
+  std::int64_t ldx = 0;
+  const Matrix* w = nullptr;
+  Bf16* y = nullptr;
+  std::int64_t ldy = 0;
+  std::int64_t m = 0;
+  float accumulate_scale = 0;
+};
+
+enum class MemoryKind { device, pinned_host };
+
+// Device or pinned memory; freed on destruction. Zero filled.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  [[nodiscard]] virtual std::byte* data() const noexcept = 0;
+  [[nodiscard]] virtual std::size_t size() const noexcept = 0;
+  template <typename T>
+  [[nodiscard]] T* as() const noexcept {
+    return reinterpret_cast<T*>(data());
+  }
+};
+
+// A registered table mapping: what kernels read through. Unregisters on destruction.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+  [[nodiscard]] virtual const std::byte* device_address() const noexcept = 0;
+};
+
+// Collectives over one group. Bytes are per rank and equal for all. Calls are stream-ordered on `stream`; every member
+// makes the same calls in the same order.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+  [[nodiscard]] virtual int index() const noexcept = 0;
+  // recv[size][bytes], rank-major.
+  virtual void all_gather(StreamId stream, Op op, const std::byte* send, std::byte* recv, std::size_t bytes) = 0;
+  // send[size][bytes] -> recv[size][bytes].
+  virtual void all_to_all(StreamId stream, Op op, const std::byte* send, std::byte* recv, std::size_t bytes) = 0;
+};
+
+struct GroupSpec {
+  std::string name;        // "tp", "edp", "ep"; with the members it identifies the group
+  std::vector<int> ranks;  // members, ascending
+  int index = 0;           // own place in `ranks`
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual const DeviceInfo& device() const noexcept = 0;
+
+  [[nodiscard]] virtual StreamId create_stream(const std::string& name) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, MemoryKind kind, const char* what) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Matrix> upload_matrix(std::span<const Bf16> values, std::int64_t n,
+                                                              std::int64_t k) = 0;
+  // Registers a table mapping for reading by the device. On the CPU: faults every page for writing, as cudaHostRegister
+  // does. Errors: Error(failure).
+  [[nodiscard]] virtual std::unique_ptr<Registration> register_table(std::byte* address, std::size_t bytes) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Communicator> communicator(const GroupSpec& group) = 0;
+
+  // Events. A slot's events are taken one by one and all given back by reset_events() once everything is synchronised.
+  [[nodiscard]] virtual EventId new_event() = 0;
+  virtual void reset_events() = 0;
+  virtual void record(StreamId stream, EventId event) = 0;
+  virtual void wait(StreamId stream, EventId event) = 0;  // the stream waits; `event` was recorded before
+  virtual void host_wait(EventId event) = 0;
+  virtual void synchronize() = 0;                                   // all streams
+  [[nodiscard]] virtual EventTimes times(EventId event) const = 0;  // after it completed
+
+  // Work.
+  virtual void hash(StreamId stream, Op op, const kernels::HashArgs& args) = 0;
+  virtual void sort_rows(StreamId stream, Op op, const kernels::LookupArgs& args, std::int32_t* order) = 0;
+  // Grid = min(tiles, grid_cap), returned.
+  virtual std::int64_t lookup(StreamId stream, Op op, const kernels::LookupArgs& args, std::int64_t grid_cap) = 0;
+  virtual void select(StreamId stream, Op op, const kernels::SelectArgs& args) = 0;
+  virtual void gate(StreamId stream, Op op, const kernels::GateArgs& args) = 0;
+  virtual void linear(StreamId stream, Op op, const LinearArgs& args) = 0;
+  virtual void copy(StreamId stream, Op op, std::byte* dst, const std::byte* src, std::size_t bytes) = 0;
+  virtual void fill(StreamId stream, Op op, std::byte* dst, std::uint8_t value, std::size_t bytes) = 0;
+  // Keeps the stream busy for about `duration_ns` with real work: injected effects and faults, never arithmetic on
+  // times.
+  virtual void busy(StreamId stream, Op op, std::int64_t duration_ns) = 0;
+};
+
+// The shared memory through which CPU (and fake) ranks of one host exchange messages; made by the supervisor, mapped by
+// every rank. The layout is a function of (ranks, groups), the same in every process.
+struct Arena {
+  std::byte* address = nullptr;
+  std::size_t bytes = 0;
+};
+// Bytes the supervisor must provide for `groups`.
+[[nodiscard]] std::size_t arena_bytes(std::span<const GroupSpec> groups);
+
+struct CpuOptions {
+  int workers = 1;     // device.cpu_workers: programs that run at once
+  int numa_node = -1;  // the rank's assigned node
+  Arena arena;
+  std::vector<GroupSpec> groups;  // all groups of the run (index unused), in the order the arena was laid out
+  int rank = 0;
+  // Counted up while a stream waits for a peer in a collective, down after; null: nobody watches.
+  std::atomic<std::uint32_t>* waiting = nullptr;
+};
+[[nodiscard]] std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
+
+}  // namespace eb::backend

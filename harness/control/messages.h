@@ -1,0 +1,93 @@
+// Typed messages between the supervisor and its ranks. On the wire: a 16-byte header (length, type, number of
+// descriptors), then the payload as JSON text; descriptors travel by SCM_RIGHTS. No message passes inside a timed
+// window.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "harness/base/unique_fd.h"
+
+namespace eb::control {
+
+// ---- supervisor -> rank
+
+// First message. Descriptors: [0] the arena, [1] the progress page (RankProgress of every rank).
+struct Setup {
+  int rank = 0;
+  std::string scenario_json;  // of the arm (plan::to_json)
+  std::uint64_t arena_bytes = 0;
+  std::vector<int> allowed_cpus;  // for bind_ranks; empty = unchanged
+  bool instrument = true;         // false: only the dependency events
+};
+
+// One step of the storage life cycle; every rank answers StageDone before the next is sent, which is the barrier.
+// `create` goes to leaders; `map` carries the backing's descriptor to every reader of it.
+enum class Stage { create, map, policy, pretouch, register_, load, prepare, unregister, unmap, stock_open };
+[[nodiscard]] const char* name(Stage stage) noexcept;
+
+struct RunStage {
+  Stage stage{};
+  std::string path;  // stock_open: the file's name
+};
+
+// Asks for the collectors' view of this rank: `label` = after_map, after_pretouch, after_register, after_load, steady.
+struct Snapshot {
+  std::string label;
+};
+
+// Runs steps of one arm. Timed unless warm-up.
+struct RunSlot {
+  std::uint16_t slot = 0;
+  std::string prefetch_json;  // the arm's whole scenario; only prefetch.* and workload.* may differ from Setup's
+  std::int64_t steps = 0;
+  std::int64_t first_step = 0;  // index_state rotated: where the token streams go on
+  bool timed = true;
+  bool check = false;  // compare the last step's ids and gathered rows with the reference; staging poisoned before it
+  bool check_hidden = false;  // also the hidden states of sampled tokens (before timing)
+};
+
+struct Stop {};
+
+// ---- rank -> supervisor
+
+struct Ready {
+  int pid = 0;
+};
+
+struct StageDone {
+  Stage stage{};
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  std::int64_t minor_faults = 0;  // of the rank's threads during the stage
+  std::int64_t major_faults = 0;
+  std::string note;  // e.g. the stock file's path; descriptors: [0] the backing after `create`
+};
+
+// Collectors' output as JSON text (schema: docs/results.md, placement); raw numa_maps and smaps lines inside.
+struct SnapshotDone {
+  std::string label;
+  std::string json;
+};
+
+// Descriptors: [0] memfd with `event_count` rank::EventRecord.
+struct SlotDone {
+  std::uint16_t slot = 0;
+  std::uint64_t event_count = 0;
+  std::string facts_json;  // rows, unique rows/pages/sectors, grid, tiles, collectives' bytes, checks
+};
+
+struct Failure {
+  int rank = 0;
+  std::string stage;  // what the rank was doing
+  std::string text;
+  int exit = 1;  // eb::Exit
+};
+
+using ToRank = std::variant<Setup, RunStage, Snapshot, RunSlot, Stop>;
+using ToSupervisor = std::variant<Ready, StageDone, SnapshotDone, SlotDone, Failure>;
+
+}  // namespace eb::control

@@ -1,0 +1,59 @@
+// Who is who in a run: ranks, replicas, TP/EDP/EP groups, shards and backings, derived from a scenario. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/engram/shards.h"
+#include "harness/plan/scenario.h"
+
+namespace eb::plan {
+
+// Ranks are numbered replica-major: rank = replica * tp + tp_rank. One host.
+struct RankPlace {
+  int rank = 0;
+  int replica = 0;  // dp
+  int tp_rank = 0;
+  int edp_rank = 0;             // place in its EDP group
+  int backing = 0;              // index into RunLayout::backings
+  bool backing_leader = false;  // creates, sets the policy, pre-touches and loads
+  engram::Shard shard;
+};
+
+struct BackingPlace {  // one allocation: the shard's tables of all layers, shared by `readers`
+  int index = 0;
+  int leader = 0;            // rank
+  std::vector<int> readers;  // ranks, ascending; private backings have one
+  std::int64_t bytes = 0;
+};
+
+struct RunLayout {
+  int edp_group_size = 1;
+  std::vector<RankPlace> ranks;
+  std::vector<BackingPlace> backings;
+  std::vector<std::vector<int>> tp_groups;   // of each replica
+  std::vector<std::vector<int>> edp_groups;  // same TP rank over the group's replicas
+  std::vector<std::vector<int>> ep_groups;   // empty where ep == 1: `ep` consecutive ranks of... see make_layout
+};
+
+// Errors: Error(usage) for what the scenario cannot be: shards without columns, shared or dp_sharded without EDP peers,
+// ep that does not divide dp. EP groups: same TP rank, `ep` consecutive replicas.
+[[nodiscard]] RunLayout make_layout(const Scenario& scenario, const engram::Geometry& geometry);
+
+// Where the tables of each layer lie in a shard's backing. Split: layer after layer, weights then scales; each array
+// starts on a page. Interleaved: one array a layer.
+struct TablePlace {
+  std::int64_t weights_offset = 0;
+  std::int64_t scales_offset = 0;
+  std::int64_t weight_stride = 0;
+  std::int64_t scale_stride = 0;
+  std::int64_t bytes = 0;  // from weights_offset to the end of this layer's last array, padding to a page included
+};
+struct BackingLayout {
+  std::vector<TablePlace> layers;
+  std::int64_t bytes = 0;
+};
+[[nodiscard]] BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram::Shard& shard,
+                                                Layout layout);
+
+}  // namespace eb::plan
