@@ -12,6 +12,9 @@ inline constexpr int kTileRows = 16;
 
 enum class RowFormat { e4m3_ue8m0, bf16 };
 
+// Value of an element: E4M3 value x the float32 with bits `scale byte << 23` (0 -> 0.0, 255 -> inf), rounded once to
+// BF16, denormals kept. Every NaN (a NaN code; zero times an infinite scale) is stored as kBf16Nan.
+
 // One layer's shard of a table as the device sees it. `weights` and `scales` point at the shard's row `first_row`.
 // Split layout: stride = bytes of a row's part; interleaved: both strides = the row stride, scales = weights + weight
 // bytes.

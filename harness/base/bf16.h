@@ -11,6 +11,10 @@ struct Bf16 {
   friend bool operator==(Bf16, Bf16) = default;
 };
 
+// The one NaN that dequantised rows hold: sign and payload of a product's NaN differ between processors, and rows are
+// compared bit for bit.
+inline constexpr Bf16 kBf16Nan{0x7FC0};
+
 [[nodiscard]] constexpr float to_float(Bf16 value) noexcept {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }

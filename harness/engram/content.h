@@ -21,7 +21,8 @@ namespace eb::engram {
 void synthetic_row(const Geometry& geometry, std::uint64_t seed, int layer, std::int64_t row,
                    std::span<std::uint8_t> weights, std::span<std::uint8_t> scales) noexcept;
 
-// Value of a stored row: element = E4M3 value x scale, rounded once to BF16 (bf16 rows: as stored). out[dim].
+// Value of a stored row: element = E4M3 value x scale, rounded once to BF16 (bf16 rows: as stored). A NaN (a NaN code,
+// or zero times the infinite scale) is kBf16Nan, whatever its sign. out[dim].
 void row_value(const Geometry& geometry, std::span<const std::uint8_t> weights, std::span<const std::uint8_t> scales,
                std::span<Bf16> out) noexcept;
 
