@@ -21,6 +21,8 @@ struct Setup {
   std::string scenario_json;  // of the arm (plan::to_json)
   std::uint64_t arena_bytes = 0;
   std::vector<int> allowed_cpus;  // for bind_ranks; empty = unchanged
+  std::vector<int> memory_nodes;  // for bind_ranks: the task's memory policy, bound to these; empty = unchanged
+  int numa_node = -1;             // the rank's device node
   bool instrument = true;         // false: only the dependency events
 };
 
