@@ -1,0 +1,44 @@
+// What a slot did, in figures: rows and their reuse, collectives, checks, as the JSON text of SlotResult::facts_json
+// (docs/results.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "harness/engram/geometry.h"
+#include "harness/engram/shards.h"
+#include "harness/rank/step_check.h"
+#include "harness/rank/step_program.h"
+#include "harness/rank/step_shape.h"
+
+namespace eb::rank {
+
+// How much one lookup's ids repeat. Bytes between the table and the device are another matter: caches and transactions
+// decide them; these are counts of distinct places.
+struct Reuse {
+  std::int64_t rows = 0;  // ids of the shard, DEAD_ID and padded heads left out
+  std::int64_t unique_rows = 0;
+  std::int64_t unique_pages = 0;    // of 4 KiB, weights and scales together
+  std::int64_t unique_sectors = 0;  // of 32 B
+};
+// `ids`: [tokens][tables][columns], what the lookup of `table` read.
+[[nodiscard]] Reuse count_reuse(const engram::Geometry& geometry, const engram::Shard& shard, plan::Layout layout,
+                                std::span<const std::int32_t> ids, int table);
+
+struct SlotTotals {
+  std::int64_t steps = 0;
+  std::int64_t own_tokens = 0;
+  std::int64_t slot_tokens = 0;
+  std::int64_t group_tokens = 0;  // real tokens of all lookups: of every replica of the EDP group
+  std::int64_t grid_cap = 0;
+  int threads = 0;
+  bool instrument = true;
+};
+
+[[nodiscard]] std::string facts_json(const StepShape& shape, const engram::Geometry& geometry, const SlotTotals& totals,
+                                     const StepCounts& counts, std::span<const Reuse> reuse,
+                                     const std::optional<CheckFacts>& checks);
+
+}  // namespace eb::rank

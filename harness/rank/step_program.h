@@ -1,0 +1,127 @@
+// Enqueues steps: the order of work and waits on the main stream and the prefetch stream(s), written once for every
+// table mode and backend.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "harness/backend/backend.h"
+#include "harness/rank/step_buffers.h"
+#include "harness/rank/step_events.h"
+#include "harness/rank/step_shape.h"
+#include "kernels/lookup.h"
+
+namespace eb::rank {
+
+// A planted fault that this rank carries out itself, from step `first_step` of every slot on, on the first table.
+enum class LookupFault { none, skip, late };
+
+struct StepOptions {
+  plan::Submit submit = plan::Submit::early;
+  plan::Streams streams = plan::Streams::fifo;
+  plan::Order order = plan::Order::token;
+  std::int64_t grid_cap = 1;
+  LookupFault fault = LookupFault::none;
+  std::int64_t fault_step = 0;
+};
+
+// What the steps of a slot did, by count; filled while they are enqueued.
+struct LookupCounts {
+  std::int64_t rows = 0;  // with padded heads and padding tokens
+  std::int64_t rows_per_step_max = 0;
+  std::int64_t tiles_max = 0;
+  std::int64_t grid_max = 0;
+};
+struct CollectiveCounts {
+  std::int64_t calls = 0;
+  std::int64_t bytes = 0;  // that the group's other members got from this rank
+};
+struct StepCounts {
+  std::vector<LookupCounts> lookups;                                                  // [tables]
+  std::map<std::tuple<std::string, std::string, int>, CollectiveCounts> collectives;  // object, group, layer
+};
+
+// Device copies of sampled tokens around a layer's gate: [tables][samples].
+struct HiddenCapture {
+  std::vector<std::int64_t> tokens;  // places in the own window
+  std::vector<BufferPtr> before;     // [samples][copies][hidden]
+  std::vector<BufferPtr> kv;         // [samples][kv_width]
+  std::vector<BufferPtr> after;      // as before
+};
+
+struct Communicators {
+  std::unique_ptr<backend::Communicator> tp;   // null where the group is the rank alone
+  std::unique_ptr<backend::Communicator> edp;  // null unless dp_sharded
+  std::unique_ptr<backend::Communicator> ep;   // null where ep is 1
+};
+
+// What a step works on. All references outlive the program.
+struct StepParts {
+  backend::Backend& backend;
+  const StepShape& shape;
+  const engram::Geometry& geometry;
+  std::int32_t pad_id;  // compressed
+  const std::vector<kernels::TableView>& tables;
+  const StepBuffers& buffers;
+  const StepWeights& weights;
+  const Communicators& groups;
+  backend::StreamId main;
+  const std::vector<backend::StreamId>& prefetch;  // one (fifo) or one a table (per_layer)
+};
+
+struct StepInput {
+  std::int64_t index = 0;     // within the slot
+  std::int64_t absolute = 0;  // index into the workload
+  StepTokens tokens;
+  SlotBatches::Step batch;
+  bool poison = false;               // 0xFF in staging and every gathered buffer first
+  HiddenCapture* capture = nullptr;  // null: nothing is captured
+};
+
+// One slot's steps. Not thread-safe: the rank's host thread enqueues everything.
+class StepProgram {
+ public:
+  StepProgram(const StepParts& parts, const StepOptions& options, EventLog& log);
+
+  // Enqueues one step and returns its step_done event. The caller keeps at most kInFlight steps in flight.
+  backend::EventId enqueue(const StepInput& step);
+
+  // Ids that the lookup of step `index` reads, and how many tokens have them: [tokens.lookup][tables][columns].
+  [[nodiscard]] const std::int32_t* lookup_ids(std::int64_t index) const noexcept;
+  // The rows that wkv reads, [window][columns][dim] (staging itself on a single rank), and the elements between tokens.
+  [[nodiscard]] const Bf16* gathered_rows(int table) const noexcept;
+  [[nodiscard]] const StepCounts& counts() const noexcept { return counts_; }
+
+ private:
+  void start(const StepInput& step);
+  void poison(const StepInput& step);
+  void hash(const StepInput& step);
+  void submit_lookup(const StepInput& step, int table, backend::EventId after);
+  void consume(const StepInput& step, int table);
+  void bring_rows(const StepInput& step, int table);
+  void project(const StepInput& step, int table);
+  void apply_gate(const StepInput& step, int table);
+  void capture(const StepInput& step, int table, const std::vector<BufferPtr>& hidden);
+  void backbone(const StepInput& step, int layer);
+  void all_gather(backend::Communicator& group, const char* group_name, const char* object, backend::Op op,
+                  EventKind start, const void* send, void* recv, std::int64_t bytes);
+  [[nodiscard]] bool faulty(const StepInput& step, int table, LookupFault kind) const noexcept;
+  [[nodiscard]] int layer_of(int table) const { return parts_.geometry.layers[static_cast<std::size_t>(table)].layer; }
+  [[nodiscard]] backend::StreamId prefetch_stream(int table) const;
+
+  StepParts parts_;
+  StepOptions options_;
+  EventLog& log_;
+  StepCounts counts_;
+  backend::EventId ids_ready_ = 0;
+  std::vector<backend::EventId> lookup_done_;   // [tables], of the running step
+  std::vector<backend::EventId> staging_free_;  // [tables], after staging's last reader in the step before
+  bool first_step_ = true;
+  std::vector<backend::EventId> late_;  // lookups that nobody waited for
+};
+
+}  // namespace eb::rank
