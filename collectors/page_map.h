@@ -10,19 +10,34 @@
 
 namespace eb::collectors {
 
+// 4 GiB of 4 KiB pages: asked page by page up to here, sampled above.
+inline constexpr std::int64_t kDefaultMaxPages = std::int64_t{1} << 20;
+
 struct PageNodes {
-  std::map<int, std::int64_t> node_pages;   // pages by node, base-page units of 4 KiB (the system's page size)
-  std::map<int, std::int64_t> unqueryable;  // by errno (EFAULT, EACCES, ...), ENOENT apart below
-  std::int64_t not_mapped = 0;              // not present in this process: a class of its own
+  std::map<int, std::int64_t> node_pages;  // pages by node, base-page units of 4 KiB (the system's page size)
+  // By errno (EFAULT, EACCES, ...), ENOENT apart below. EFAULT: not a mapping of this process, or the kernel's zero
+  // page (private memory that was only read).
+  std::map<int, std::int64_t> unqueryable;
+  std::int64_t not_mapped = 0;  // not present in this process: a class of its own
   std::int64_t queried = 0;
   std::int64_t total = 0;
   bool sampled = false;
-  // Standard error of a node's share where sampled: sqrt(p(1-p)/n), the largest over nodes.
+  // Standard error of a node's share where sampled: sqrt(p(1-p)/n), the largest over nodes. n: pages whose node is
+  // known.
   double share_error = 0;
 };
 
-// move_pages with no target on every page, or on a systematic sample of about `max_pages` (0 = all). Errors: those of
-// the call itself (EPERM in a container) as Error(failure).
+// move_pages with no target on every page of [address, address + bytes) (the page of `address` to that of the last
+// byte), or, where there are more than `max_pages` (0 = all), on about so many: one page at random out of each of
+// equally long stretches. (A fixed step would meet the same node of an interleaved table again and again.) The draw is
+// the same each time for a table of one size. Asking neither faults nor moves pages. Errors: those of the call itself
+// (EPERM in a container) as Error(failure).
 [[nodiscard]] PageNodes page_nodes(const std::byte* address, std::size_t bytes, std::int64_t max_pages);
+
+// Pure: counts move_pages' status words (node, or -errno) into `result`.
+void count_status(std::span<const int> status, PageNodes& result);
+
+// "EFAULT"; the number as text where the name is not known.
+[[nodiscard]] std::string errno_name(int number);
 
 }  // namespace eb::collectors

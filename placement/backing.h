@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,21 +15,37 @@
 namespace eb::placement {
 
 // shm: O_TMPFILE in /dev/shm; memfd: memfd_create. Sized by ftruncate, nothing allocated (never fallocated before the
-// policy is set). Errors: Error(failure).
+// policy is set). Errors: Error(failure) of the system; Error(usage) for a backing that has no descriptor (anon: map it
+// with map_private) or that this version does not build.
 [[nodiscard]] UniqueFd create_backing(plan::Backing backing, std::size_t bytes);
 
-// stock: a named file, created exclusively. The name holds the pid and start time of its owner.
+// anon: private memory of this process, nothing faulted. Between two guard pages, so that the kernel never merges it
+// with a neighbour: numa_maps and smaps then speak of this mapping alone. Errors: Error(failure).
+[[nodiscard]] Mapping map_private(std::size_t bytes);
+
+inline constexpr const char* kShmFolder = "/dev/shm";
+
+// stock: a named file, created exclusively. The name holds the pid and start time of its owner:
+// engram_bench_<pid>_<start time in clock ticks since boot>_<n>. Every holder of a descriptor from here has a shared
+// flock on the file, which tells "in use" from "left behind" where pids cannot: in a container with its own pid
+// namespace that shares /dev/shm.
 struct NamedFile {
   UniqueFd fd;
   std::string path;
 };
-[[nodiscard]] NamedFile create_stock_file(std::size_t bytes);
+// Errors: Error(failure).
+[[nodiscard]] NamedFile create_stock_file(std::size_t bytes, const std::string& folder = kShmFolder);
+// Errors: Error(failure).
 [[nodiscard]] UniqueFd open_stock_file(const std::string& path);
 void unlink_stock_file(const std::string& path) noexcept;
-// Removes names in /dev/shm whose owner is gone; returns how many.
-int remove_stale_stock_files();
+// Removes names whose owner (pid and start time) is gone, that belong to this user and that nobody holds; returns how
+// many. Names of other forms are left alone.
+int remove_stale_stock_files(const std::string& folder = kShmFolder);
 
-// Allocated bytes of a shared backing (st_blocks * 512) and its identity.
+// Start time of a process in clock ticks since boot (field 22 of /proc/PID/stat); -1 if there is no such process.
+[[nodiscard]] std::int64_t process_start_time(int pid);
+
+// Allocated bytes of a shared backing (st_blocks * 512) and its identity. Errors: Error(failure).
 struct BackingState {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -37,19 +54,26 @@ struct BackingState {
 [[nodiscard]] BackingState backing_state(int fd);
 
 // Refuses before allocating, with the figures: /dev/shm free space, the cgroup's and the machine's free memory.
-// Errors: Error(failure).
 struct MemoryNeed {
   std::int64_t shared_bytes = 0;    // in /dev/shm or memfd
   std::int64_t shm_file_bytes = 0;  // of these, in the /dev/shm mount
   std::int64_t private_bytes = 0;
+  std::vector<int> bind_nodes;  // the only nodes that shared_bytes may lie on; empty: any
 };
 struct MemoryLimits {
   std::int64_t shm_free_bytes = -1;     // -1: unknown
   std::int64_t cgroup_free_bytes = -1;  // the tightest of the cgroup's ancestors
   std::int64_t available_bytes = -1;    // MemAvailable
+  // What a node could still give: MemFree + Inactive(file) + SReclaimable. Empty where the nodes' MemTotal do not add
+  // up to the machine's: a virtual machine that is given its memory as it goes states too little per node.
+  std::map<int, std::int64_t> node_free_bytes;
 };
-[[nodiscard]] MemoryLimits read_memory_limits();
-// One line a limit that `need` breaks; empty: it fits.
+// `root` stands before every path (/proc, /sys, /dev/shm), for tests. Reads only.
+[[nodiscard]] MemoryLimits read_memory_limits(const std::string& root = "");
+// One line a limit that `need` breaks; empty: it fits. Limits that are unknown break nothing.
 [[nodiscard]] std::vector<std::string> missing_memory(const MemoryNeed& need, const MemoryLimits& limits);
+
+// "1.5 GiB", "512 B": for people.
+[[nodiscard]] std::string human_bytes(std::int64_t bytes);
 
 }  // namespace eb::placement

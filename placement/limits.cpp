@@ -1,0 +1,108 @@
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "harness/base/error.h"
+#include "harness/base/os.h"
+#include "placement/backing.h"
+#include "placement/cgroup.h"
+#include "placement/policy.h"
+
+namespace eb::placement {
+
+namespace {
+
+// "MemAvailable:   123 kB", with or without "Node 0 " before it; bytes, -1 if absent.
+std::int64_t meminfo_bytes(const std::string& text, const std::string& key) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t at = line.find(key + ":");
+    if (at == std::string::npos || (at > 0 && line[at - 1] != ' ')) continue;
+    std::istringstream in(line.substr(at + key.size() + 1));
+    std::int64_t kib = -1;
+    return in >> kib ? kib * 1024 : -1;
+  }
+  return -1;
+}
+
+std::string try_read(const std::string& path) {
+  try {
+    return read_file(path);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+std::map<int, std::int64_t> read_node_free(const std::string& root, std::int64_t machine_total) {
+  std::map<int, std::int64_t> free;
+  std::int64_t total = 0;
+  // Node numbers may have holes; 1024 is the kernel's largest count.
+  const std::string folder = root + "/sys/devices/system/node/node";
+  for (int node = 0; node < 1024; ++node) {
+    const std::string text = try_read(fmt::format("{}{}/meminfo", folder, node));
+    const std::int64_t node_total = meminfo_bytes(text, "MemTotal");
+    if (node_total < 0) continue;
+    total += node_total;
+    free[node] = std::max<std::int64_t>(0, meminfo_bytes(text, "MemFree")) +
+                 std::max<std::int64_t>(0, meminfo_bytes(text, "Inactive(file)")) +
+                 std::max<std::int64_t>(0, meminfo_bytes(text, "SReclaimable"));
+  }
+  // 2 %: rounding and pages that belong to no node, no more.
+  const bool adds_up = machine_total > 0 && total >= machine_total - machine_total / 50;
+  return adds_up ? free : std::map<int, std::int64_t>{};
+}
+
+}  // namespace
+
+std::string human_bytes(std::int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+MemoryLimits read_memory_limits(const std::string& root) {
+  MemoryLimits limits;
+  struct statvfs shm {};
+  if (::statvfs((root + kShmFolder).c_str(), &shm) == 0) {
+    limits.shm_free_bytes = static_cast<std::int64_t>(shm.f_bavail) * static_cast<std::int64_t>(shm.f_frsize);
+  }
+  if (const auto cgroup = tightest_cgroup_memory(root)) limits.cgroup_free_bytes = cgroup->free_bytes();
+  const std::string meminfo = try_read(root + "/proc/meminfo");
+  limits.available_bytes = meminfo_bytes(meminfo, "MemAvailable");
+  limits.node_free_bytes = read_node_free(root, meminfo_bytes(meminfo, "MemTotal"));
+  return limits;
+}
+
+std::vector<std::string> missing_memory(const MemoryNeed& need, const MemoryLimits& limits) {
+  std::vector<std::string> lines;
+  const auto check = [&](const std::string& what, std::int64_t needed, std::int64_t free, const std::string& remedy) {
+    if (free < 0 || needed <= free) return;
+    lines.push_back(fmt::format("{}: needs {} ({} bytes), {} free ({} bytes); {}", what, human_bytes(needed), needed,
+                                human_bytes(free), free, remedy));
+  };
+  const std::int64_t all = need.shared_bytes + need.private_bytes;
+  check("/dev/shm", need.shm_file_bytes, limits.shm_free_bytes,
+        "lower model.table_scale, use storage.backing memfd, or give the container a larger /dev/shm (docker "
+        "--shm-size)");
+  check("memory limit of the cgroup", all, limits.cgroup_free_bytes,
+        "lower model.table_scale, or raise the container's memory limit");
+  check("memory of this machine", all, limits.available_bytes, "lower model.table_scale, or free memory");
+  if (!need.bind_nodes.empty() && !limits.node_free_bytes.empty()) {
+    std::int64_t free = 0;
+    for (const int node : need.bind_nodes) {
+      const auto at = limits.node_free_bytes.find(node);
+      if (at != limits.node_free_bytes.end()) free += at->second;
+    }
+    check("memory of NUMA nodes " + node_list(need.bind_nodes), need.shared_bytes, free,
+          "lower model.table_scale, or bind to more or other nodes");
+  }
+  return lines;
+}
+
+}  // namespace eb::placement

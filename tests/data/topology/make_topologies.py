@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Writes the machines of this folder in hwloc's XML, made up by hand: no real machine was read.
+
+two-socket-8gpu.xml  two sockets, one NUMA node each, four NVIDIA GPUs a socket, a network card a socket
+nps4-8gpu.xml        two sockets, four NUMA nodes each (NPS4), one GPU a node, SLIT 10 / 12 / 32
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def mask(bits: range) -> str:
+    """A bitmap in hwloc's text form: 32 bits a word, the highest word first."""
+    value = sum(1 << bit for bit in bits)
+    words = []
+    while value or not words:
+        words.append(value & 0xFFFFFFFF)
+        value >>= 32
+    return ",".join(f"0x{word:08x}" for word in reversed(words))
+
+
+class Machine:
+    def __init__(self, sockets: int, nodes_a_socket: int, cores_a_node: int, gpus_a_node: list[int], near: int, far: int):
+        self.sockets = sockets
+        self.nodes_a_socket = nodes_a_socket
+        self.cores_a_node = cores_a_node
+        self.gpus_a_node = gpus_a_node  # for each node of a socket
+        self.near = near
+        self.far = far
+        self.gp = 0
+        self.lines: list[str] = []
+
+    def next_gp(self) -> int:
+        self.gp += 1
+        return self.gp
+
+    def sets(self, cpus: range, nodes: range) -> str:
+        return (
+            f'cpuset="{mask(cpus)}" complete_cpuset="{mask(cpus)}" '
+            f'nodeset="{mask(nodes)}" complete_nodeset="{mask(nodes)}" gp_index="{self.next_gp()}"'
+        )
+
+    def add(self, depth: int, text: str) -> None:
+        self.lines.append("  " * depth + text)
+
+    def pci(self, depth: int, domain: int, bus: int, kind: str, ids: str, link: float, vendor: str, model: str) -> None:
+        self.add(
+            depth,
+            f'<object type="PCIDev" gp_index="{self.next_gp()}" pci_busid="{domain:04x}:{bus:02x}:00.0" '
+            f'pci_type="{kind} [{ids}] [{ids}] a1" pci_link_speed="{link:.6f}">',
+        )
+        self.add(depth + 1, f'<info name="PCIVendor" value="{vendor}"/>')
+        self.add(depth + 1, f'<info name="PCIDevice" value="{model}"/>')
+        self.add(depth, "</object>")
+
+    def io(self, depth: int, node: int, gpus: int, network: bool) -> None:
+        """One host bridge of a node with its devices, each behind its own bridge."""
+        first = 0x10 + node * 0x20
+        count = gpus + (1 if network else 0)
+        if count == 0:
+            return
+        buses = f"[{first:02x}-{first + count:02x}]"
+        self.add(
+            depth, f'<object type="Bridge" gp_index="{self.next_gp()}" bridge_type="0-1" depth="0" bridge_pci="0000:{buses}">'
+        )
+        for i in range(gpus):
+            self.pci(depth + 1, 0, first + 1 + i, "0302", "10de:2335", 63.015385, "NVIDIA Corporation", "GH100 [H200 SXM 141GB]")
+        if network:
+            self.pci(depth + 1, 0, first + count, "0207", "15b3:1021", 63.015385, "Mellanox Technologies", "MT2910 [ConnectX-7]")
+        self.add(depth, "</object>")
+
+    def node(self, depth: int, node: int) -> None:
+        cpus = range(node * self.cores_a_node, (node + 1) * self.cores_a_node)
+        self.add(
+            depth,
+            f'<object type="NUMANode" os_index="{node}" {self.sets(cpus, range(node, node + 1))} '
+            f'local_memory="{(1 << 40) // (self.sockets * self.nodes_a_socket)}"/>',
+        )
+        for cpu in cpus:
+            one = range(cpu, cpu + 1)
+            self.add(depth, f'<object type="Core" os_index="{cpu}" {self.sets(one, range(node, node + 1))}>')
+            self.add(depth + 1, f'<object type="PU" os_index="{cpu}" {self.sets(one, range(node, node + 1))}/>')
+            self.add(depth, "</object>")
+
+    def xml(self) -> str:
+        node_count = self.sockets * self.nodes_a_socket
+        cpus, nodes = range(node_count * self.cores_a_node), range(node_count)
+        self.add(0, '<?xml version="1.0" encoding="UTF-8"?>')
+        self.add(0, '<!DOCTYPE topology SYSTEM "hwloc2.dtd">')
+        self.add(0, '<topology version="2.0">')
+        allowed = f'allowed_cpuset="{mask(cpus)}" allowed_nodeset="{mask(nodes)}"'
+        self.add(1, f'<object type="Machine" os_index="0" {allowed} {self.sets(cpus, nodes)}>')
+        self.add(2, '<info name="OSName" value="Linux"/>')
+        for socket in range(self.sockets):
+            first = socket * self.nodes_a_socket
+            inside = range(first, first + self.nodes_a_socket)
+            cores = range(first * self.cores_a_node, (first + self.nodes_a_socket) * self.cores_a_node)
+            self.add(2, f'<object type="Package" os_index="{socket}" {self.sets(cores, inside)}>')
+            for place, node in enumerate(inside):
+                depth = 3
+                if self.nodes_a_socket > 1:
+                    own = range(node * self.cores_a_node, (node + 1) * self.cores_a_node)
+                    self.add(3, f'<object type="Group" {self.sets(own, range(node, node + 1))} kind="0" subkind="0">')
+                    depth = 4
+                self.node(depth, node)
+                self.io(depth, node, self.gpus_a_node[place], network=place == 0)
+                if self.nodes_a_socket > 1:
+                    self.add(3, "</object>")
+            self.add(2, "</object>")
+        self.add(1, "</object>")
+        self.distances(node_count)
+        self.add(0, "</topology>")
+        return "\n".join(self.lines) + "\n"
+
+    def distances(self, node_count: int) -> None:
+        def value(a: int, b: int) -> int:
+            if a == b:
+                return 10
+            return self.near if a // self.nodes_a_socket == b // self.nodes_a_socket else self.far
+
+        indexes = "".join(f"{node} " for node in range(node_count))
+        values = "".join(f"{value(a, b)} " for a in range(node_count) for b in range(node_count))
+        # kind 5: latencies from the operating system
+        self.add(1, f'<distances2 type="NUMANode" nbobjs="{node_count}" kind="5" name="NUMALatency" indexing="os">')
+        self.add(2, f'<indexes length="{len(indexes)}">{indexes}</indexes>')
+        self.add(2, f'<u64values length="{len(values)}">{values}</u64values>')
+        self.add(1, "</distances2>")
+
+
+def main() -> int:
+    folder = Path(__file__).parent
+    machines = {
+        "two-socket-8gpu.xml": Machine(2, 1, 8, [4], 10, 21),
+        "nps4-8gpu.xml": Machine(2, 4, 4, [1, 1, 1, 1], 12, 32),
+    }
+    for name, machine in machines.items():
+        (folder / name).write_text(machine.xml())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
