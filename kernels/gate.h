@@ -10,7 +10,8 @@ namespace eb::kernels {
 // For token t and copy h: key = kv[t][h*dim ..], value = kv[t][copies*dim ..] (shared by the copies);
 //   d = sum(hidden*q*k*key) * rsqrt(mean(hidden^2)+eps) * rsqrt(mean(key^2)+eps) / sqrt(dim)
 //   g = sigmoid(sign(d)*sqrt(max(|d|, 1e-6))), sign(0) = +1; 0 where masked[t]
-// Sums in float32, one rounding at the end. Source: vLLM db9527a, engram.py.
+// Sums in float32, one rounding at the end; a masked token's hidden stays as it is, bit for bit. Source: vLLM db9527a,
+// engram.py.
 struct GateArgs {
   Bf16* hidden = nullptr;                // [tokens][copies][dim]
   const Bf16* kv = nullptr;              // [tokens][(copies+1)*dim]

@@ -16,7 +16,8 @@ struct HashLayer {
 
 // `context`: for each request's chunk in the batch, kLookBack look-back tokens, then the chunk's tokens; compressed
 // ids, -1 = dead or before the request's start. `position[t]` = index of token t in `context` (>= kLookBack). Column c
-// of a layer belongs to n-gram size `column_ngram[c]`. Writes ids[tokens][layers][columns].
+// of a layer belongs to n-gram size `column_ngram[c]`, 2..kLookBack + 1. Ids times multipliers stay below 2^63 (how
+// multipliers are drawn); primes fit 32 bits. Writes ids[tokens][layers][columns].
 struct HashArgs {
   const std::int32_t* context = nullptr;
   const std::int32_t* position = nullptr;

@@ -8,8 +8,9 @@ namespace eb::kernels {
 
 // dst[t] = concat over s of src[s * source_stride + (first_token + t) * token_stride .. + piece_bytes], cut to
 // dst_row_bytes. Tokens t in [valid_tokens, tokens) are zero rows (padding of the last window). All sizes in bytes,
-// multiples of 2. Uses: heads of TP ranks side by side; own tokens out of a DP row exchange; the SP window of a rank;
-// wkv's output columns.
+// multiples of 2. Pieces that together are shorter than a row leave zeros behind them. src and dst do not overlap.
+// Uses: heads of TP ranks side by side; own tokens out of a DP row exchange; the SP window of a rank; wkv's output
+// columns.
 struct SelectArgs {
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
