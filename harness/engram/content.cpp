@@ -101,7 +101,10 @@ void row_value(const Geometry& geometry, std::span<const std::uint8_t> weights, 
     return;
   }
   const auto block = static_cast<std::size_t>(geometry.model.block);
-  for (std::size_t i = 0; i < dim; ++i) out[i] = to_bf16(kE4m3[weights[i]] * ue8m0_to_float(scales[i / block]));
+  for (std::size_t i = 0; i < dim; ++i) {
+    const float product = kE4m3[weights[i]] * ue8m0_to_float(scales[i / block]);
+    out[i] = std::isnan(product) ? kBf16Nan : to_bf16(product);
+  }
 }
 
 void synthetic_weights(const std::string& name, std::uint64_t seed, std::int64_t fan_in, std::int64_t first,

@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "harness/engram/content.h"
 #include "kernels/cpu_variant.h"
 
 namespace eb::kernels {
@@ -264,6 +265,36 @@ TEST(Lookup, SortIsStableByRowWithMissingIdsLast) {
     std::vector<std::int32_t> order(expected.size(), -7);
     sort_rows(args, order.data());
     ASSERT_EQ(order, expected) << "round " << round;
+  }
+}
+
+// The domain's reference says the same as the one above, and synthetic rows take the kernels' fast path.
+TEST(Lookup, AgreesWithTheDomainOnSyntheticAndOnArbitraryRows) {
+  const engram::Geometry geometry = engram::make_geometry(engram::preset("deepseek-v4.1-flash"), 0.001);
+  Table table(RowFormat::e4m3_ue8m0, 256, 32, 0, 64, true);
+  std::mt19937_64 random(4);
+  table.fill(random, 0, 256);
+  for (std::int64_t row = 0; row < 32; ++row) {
+    engram::synthetic_row(geometry, 7, 14, row, {table.weights(row), 256}, {table.scales(row), 8});
+  }
+  std::vector<std::int32_t> ids(64);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (const CpuVariant variant : supported_variants()) {
+    std::vector<Bf16> staging(64 * 256);
+    LookupArgs args{.table = table.view,
+                    .ids = ids.data(),
+                    .id_token_stride = 8,
+                    .tokens = 8,
+                    .columns = 8,
+                    .heads = 8,
+                    .staging = staging.data()};
+    lookup_program(args, 0, 1, variant);
+    std::vector<Bf16> expected(256);
+    for (std::int64_t row = 0; row < 64; ++row) {
+      engram::row_value(geometry, {table.weights(row), 256}, {table.scales(row), 8}, expected);
+      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), staging.begin() + row * 256))
+          << name(variant) << " row " << row;
+    }
   }
 }
 
