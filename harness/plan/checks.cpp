@@ -1,0 +1,160 @@
+#include "harness/plan/checks.h"
+
+#include <algorithm>
+
+#include "harness/base/error.h"
+#include "harness/plan/layout.h"
+#include "harness/plan/unbuilt.h"
+
+namespace eb::plan {
+
+namespace {
+
+constexpr std::int64_t kMaxStepTokens = 1'048'576;
+
+void check_model(const Scenario& scenario, const engram::Geometry& geometry) {
+  const engram::Model& model = scenario.model.base;
+  const Backbone& backbone = scenario.model.backbone;
+  if (!model.head_rows.empty() && scenario.model.table_scale != 1.0) {
+    fail(Exit::usage, "model.table_scale scales the prime search; it has no effect on rows given by model.head_rows");
+  }
+  if (model.pad_token >= model.raw_vocab) {
+    fail(Exit::usage, "model.pad_token {} is outside model.raw_vocab {}", model.pad_token, model.raw_vocab);
+  }
+  if (backbone.layers <= geometry.layers.back().layer) {
+    fail(Exit::usage, "model.backbone.layers is {}; the last Engram layer is {}, so at least {} are needed",
+         backbone.layers, geometry.layers.back().layer, geometry.layers.back().layer + 1);
+  }
+  if (scenario.parallel.ep > 1 && backbone.expert_bytes_per_token == 0) {
+    fail(
+        Exit::usage,
+        "parallel.ep {} couples the replicas by an all-to-all; state its size in model.backbone.expert_bytes_per_token",
+        scenario.parallel.ep);
+  }
+}
+
+void check_storage(const Scenario& scenario) {
+  const StorageSpec& storage = scenario.storage;
+  const TableMode mode = scenario.parallel.table_mode;
+  const auto& rules = backing_rules();
+  const auto rule =
+      std::find_if(rules.begin(), rules.end(), [&](const BackingRule& r) { return r.backing == storage.backing; });
+  const bool valid = mode == TableMode::shared     ? rule->shared
+                     : mode == TableMode::private_ ? rule->private_
+                                                   : rule->dp_sharded;
+  if (!valid) {
+    std::vector<std::string> fitting;
+    for (const BackingRule& r : rules) {
+      const bool fits = mode == TableMode::shared ? r.shared : mode == TableMode::private_ ? r.private_ : r.dp_sharded;
+      if (fits && r.backing != Backing::hbm && r.backing != Backing::stub) fitting.emplace_back(name(r.backing));
+    }
+    fail(Exit::usage, "storage.backing {} cannot serve parallel.table_mode {}; backings that can: {}",
+         name(storage.backing), name(mode), fmt::join(fitting, ", "));
+  }
+  if (storage.policy.kind != PolicyKind::stock || storage.backing == Backing::stub || storage.backing == Backing::hbm) {
+    return;
+  }
+  const auto refuse = [](const std::string& what) {
+    fail(Exit::usage, "storage.policy stock reproduces vLLM's shared tables: it needs {}", what);
+  };
+  if (mode != TableMode::shared) refuse("parallel.table_mode shared, found " + std::string(name(mode)));
+  if (storage.backing != Backing::shm) refuse("storage.backing shm, found " + std::string(name(storage.backing)));
+  if (storage.pretouch != PretouchKind::none) {
+    refuse("storage.pretouch none, found " + std::string(name(storage.pretouch)));
+  }
+  if (storage.copies != "one") refuse("storage.copies one, found " + storage.copies);
+}
+
+void check_workload(const Scenario& scenario) {
+  const WorkloadSpec& workload = scenario.workload;
+  const int dp = scenario.parallel.dp;
+  for (std::size_t i = 0; i < workload.batches.size(); ++i) {
+    const Batch& batch = workload.batches[i];
+    if (batch.replica >= dp) {
+      fail(Exit::usage, "workload.batches.{}.replica {} does not exist: parallel.dp is {}, replicas count from 0", i,
+           batch.replica, dp);
+    }
+  }
+  const std::int64_t most = workload.max_tokens(dp);
+  if (most == 0) fail(Exit::usage, "workload.batches: no replica has a token in any step");
+  if (most > kMaxStepTokens) {
+    fail(Exit::usage, "workload.batches: a step of {} tokens; at most {} fit", most, kMaxStepTokens);
+  }
+  if (workload.tokens.kind == TokenKind::file && workload.tokens.file.empty()) {
+    fail(Exit::usage, "workload.tokens.kind file needs workload.tokens.file");
+  }
+  if (workload.tokens.kind != TokenKind::file && !workload.tokens.file.empty()) {
+    fail(Exit::usage, "workload.tokens.file is given, but workload.tokens.kind is {}; use kind file",
+         name(workload.tokens.kind));
+  }
+  if (workload.tokens.kind == TokenKind::constant && workload.tokens.constant >= scenario.model.base.raw_vocab) {
+    fail(Exit::usage, "workload.tokens.constant {} is out of the vocabulary (0..{})", workload.tokens.constant,
+         scenario.model.base.raw_vocab - 1);
+  }
+  if (workload.active_readers > scenario.ranks()) {
+    fail(Exit::usage, "workload.active_readers {}: there are {} ranks", workload.active_readers, scenario.ranks());
+  }
+}
+
+void check_device(const Scenario& scenario) {
+  const auto listed = scenario.device.rank_devices.size();
+  if (listed != 0 && listed != static_cast<std::size_t>(scenario.ranks())) {
+    fail(Exit::usage, "device.rank_map lists {} devices for {} ranks", listed, scenario.ranks());
+  }
+}
+
+void check_fault(const Scenario& scenario) {
+  const Fault& fault = scenario.fault;
+  const bool wrong_rows = fault.kind == "skip_lookup" || fault.kind == "late_lookup";
+  if (fault.kind == "none") {
+    if (!fault.stage.empty()) fail(Exit::usage, "fault.stage is given without fault.kind");
+    return;
+  }
+  if (fault.stage.empty()) fail(Exit::usage, "fault.kind {} needs fault.stage", fault.kind);
+  if (wrong_rows && fault.stage != "in_step") {
+    fail(Exit::usage, "fault.kind {} happens in a step: fault.stage in_step, found {}", fault.kind, fault.stage);
+  }
+  if (fault.rank < 0 && fault.kind != "kill") {
+    fail(Exit::usage, "fault.rank -1 is the supervisor, which only fault.kind kill strikes");
+  }
+  if (fault.rank >= scenario.ranks())
+    fail(Exit::usage, "fault.rank {}: there are {} ranks", fault.rank, scenario.ranks());
+}
+
+void check_bounds(const Scenario& scenario, bool control, const std::string& factor) {
+  const Backing backing = scenario.storage.backing;
+  if (control || (backing != Backing::hbm && backing != Backing::stub)) return;
+  if (factor.starts_with("prefetch.")) {
+    fail(Exit::usage, "storage.backing {} is a bound without a prefetch to compare; it cannot be an arm of {}",
+         name(backing), factor);
+  }
+  fail(Exit::usage, "storage.backing {} is a bound, not an arm; measure it in experiment.controls", name(backing));
+}
+
+}  // namespace
+
+const std::vector<BackingRule>& backing_rules() {
+  static const std::vector<BackingRule> rules{
+      {Backing::shm, true, true, true},         {Backing::memfd, true, true, true},
+      {Backing::hugetlb_2m, true, false, true}, {Backing::hugetlb_1g, true, false, true},
+      {Backing::shm_thp, true, false, true},    {Backing::anon, false, true, true},
+      {Backing::anon_thp, false, true, true},   {Backing::cuda_host_numa, true, true, true},
+      {Backing::hbm, true, true, true},         {Backing::stub, true, true, true},
+  };
+  return rules;
+}
+
+void check_scenario(const Scenario& scenario, bool control, const std::string& factor) {
+  if (scenario.model.base.ids_given) check_unbuilt(scenario);  // such a model has nothing that the rest could check
+  const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
+  check_model(scenario, geometry);
+  static_cast<void>(make_layout(scenario, geometry));
+  check_device(scenario);
+  check_storage(scenario);
+  check_workload(scenario);
+  check_fault(scenario);
+  check_bounds(scenario, control, factor);
+  check_unbuilt(scenario);
+}
+
+}  // namespace eb::plan

@@ -1,0 +1,216 @@
+// Rows of the key table: what is processed and how it is compared (workload, experiment, slo, fault).
+#include "harness/plan/key_rows.h"
+#include "harness/plan/paths.h"
+
+namespace eb::plan {
+
+namespace {
+
+constexpr std::int64_t kMaxTokens =
+    1'048'576;  // of one chunk: a token's place in its step must fit comfortably in int32
+
+WorkloadSpec& workload(Target& t) { return t.scenario->workload; }
+Batch& batch(Target& t) { return t.scenario->workload.batches[t.item]; }
+
+void add_batch_rows(std::vector<Key>& rows) {
+  Key list;
+  list.path = "workload.batches";
+  list.type = Type::objects;
+  list.min_items = 1;
+  list.fallback = Json::array({Json{{"prefill", Json::array({512})}, {"decode", 64}}});
+  list.doc =
+      "What one step processes. Step s of a replica takes entry s modulo the number of entries that are for every "
+      "replica or for this one; a replica without entries is idle.";
+  list.set = [](Target& t, const Json& value) { workload(t).batches.assign(value.size(), Batch{}); };
+  rows.push_back(list);
+  rows.push_back(with_unit(integers_key(
+                               "workload.batches.*.prefill", 1, kMaxTokens, 0, Json::array(),
+                               "Prefill chunks, one a sequence.", [](Target & t) -> auto& { return batch(t).prefill; }),
+                           "tokens"));
+  rows.push_back(with_unit(integer_key(
+                               "workload.batches.*.decode", 0, 65536, 0, "Sequences that decode one token.",
+                               [](Target & t) -> auto& { return batch(t).decode; }),
+                           "sequences"));
+  Key replica = integer_key(
+      "workload.batches.*.replica", 0, 63, Json(),
+      "The one replica that the entry is for; null: "
+      "every replica.",
+      [](Target & t) -> auto& { return batch(t).replica; });
+  replica.nullable = true;
+  replica.set = [](Target& t, const Json& value) { batch(t).replica = value.is_null() ? -1 : value.get<int>(); };
+  replica.get = [](Target& t) { return batch(t).replica < 0 ? Json() : Json(batch(t).replica); };
+  rows.push_back(replica);
+}
+
+void add_workload_rows(std::vector<Key>& rows) {
+  rows.push_back(enum_key("workload.kind", workload_kinds(), "steps",
+                          "steps: fixed batches. lookup: the lookup kernel alone. replay: arrivals, a scheduler and "
+                          "SLOs. remote: rows of other ranks.",
+                          [](Target & t) -> auto& { return workload(t).kind; }, {"replay", "remote"}));
+  add_batch_rows(rows);
+  rows.push_back(with_unit(integer_key(
+                               "workload.steps", 1, 1'000'000'000, 200, "Measured steps of a slot.",
+                               [](Target & t) -> auto& { return workload(t).steps; }),
+                           "steps"));
+  rows.push_back(with_unit(integer_key(
+                               "workload.warmup", 0, 1'000'000, 4, "Steps before the first block of a re-roll.",
+                               [](Target & t) -> auto& { return workload(t).warmup; }),
+                           "steps"));
+  rows.push_back(with_unit(integer_key(
+                               "workload.burn_in", 0, 1'000'000, 1, "Untimed steps that open each block.",
+                               [](Target & t) -> auto& { return workload(t).burn_in; }),
+                           "steps"));
+  rows.push_back(enum_key(
+      "workload.index_state", index_states(), "rotated",
+      "rotated: fresh rows in each step, over a wide range. repeat: one fixed row sequence.",
+      [](Target & t) -> auto& { return workload(t).index_state; }));
+  rows.push_back(integer_key(
+      "workload.active_readers", 0, 4096, 0, "workload.kind lookup: ranks that read; 0: all of them.",
+      [](Target & t) -> auto& { return workload(t).active_readers; }));
+}
+
+void add_token_rows(std::vector<Key>& rows) {
+  const auto tokens = [](Target& t) -> TokenSpec& { return workload(t).tokens; };
+  rows.push_back(enum_key(
+      "workload.tokens.kind", token_kinds(), "zipf_ngram",
+      "Where token ids come from: uniform, zipf_ngram (n-grams recur), constant, or file.",
+      [tokens](Target & t) -> auto& { return tokens(t).kind; }));
+  Key file = text_key(
+      "workload.tokens.file", Json(),
+      "Token file for kind file: raw ids as little-endian 32-bit integers; relative to the scenario "
+      "file.",
+      [tokens](Target & t) -> auto& { return tokens(t).file; });
+  file.nullable = true;
+  file.path_value = true;
+  file.set = [tokens](Target& t, const Json& value) {
+    tokens(t).file = value.is_null() ? std::string() : resolve_path(t, value.get<std::string>());
+  };
+  file.get = [tokens](Target& t) { return tokens(t).file.empty() ? Json() : Json(tokens(t).file); };
+  rows.push_back(file);
+  Key map = text_key(
+      "workload.tokens.map", "identity",
+      "Raw id to compressed id: identity, or a file (a JSON list, or little-endian 32-bit integers).",
+      [tokens](Target & t) -> auto& { return tokens(t).map; });
+  map.path_value = true;
+  map.set = [tokens](Target& t, const Json& value) {
+    const auto text = value.get<std::string>();
+    tokens(t).map = text == "identity" ? text : resolve_path(t, text);
+  };
+  rows.push_back(map);
+  rows.push_back(integer_key(
+      "workload.tokens.constant", 0, 2147483647, 0,
+      "The repeated raw id of kind constant.", [tokens](Target & t) -> auto& { return tokens(t).constant; }));
+  rows.push_back(number_key(
+      "workload.tokens.zipf_exponent", 0, 10, 0.0,
+      "Exponent of the token frequencies of kind zipf_ngram; 0: fitted to the shipped text.",
+      [tokens](Target & t) -> auto& { return tokens(t).zipf_exponent; }));
+  rows.push_back(number_key(
+      "workload.tokens.repeat_probability", 0, 1, 0.0,
+      "Chance that kind zipf_ngram goes on as after an earlier n-gram; 0: fitted.", [tokens](Target & t) -> auto& {
+        return tokens(t).repeat_probability;
+      }));
+}
+
+// Arms and controls are read by the expansion in plan.cpp, which needs the whole file; here only their form is stated.
+Key by_expansion(const char* path, Type type, const char* doc) {
+  Key key;
+  key.path = path;
+  key.type = type;
+  key.fallback = Json::object();
+  key.doc = doc;
+  key.max_items = 64;
+  return key;
+}
+
+void add_experiment_rows(std::vector<Key>& rows) {
+  const auto experiment = [](Target& t) -> ExperimentSpec& { return *t.experiment; };
+  Key factor = text_key(
+      "experiment.factor", Json(),
+      "The one key that the arms change; null: one arm, the scenario itself.", [experiment](Target & t) -> auto& {
+        return experiment(t).factor;
+      });
+  factor.nullable = true;
+  factor.set = [experiment](Target& t, const Json& value) {
+    experiment(t).factor = value.is_null() ? std::string() : value.get<std::string>();
+  };
+  factor.get = [experiment](Target& t) { return experiment(t).factor.empty() ? Json() : Json(experiment(t).factor); };
+  rows.push_back(factor);
+  rows.push_back(by_expansion("experiment.arms", Type::value_map,
+                              "Name of each arm and its value of the factor; the first is the baseline."));
+  rows.push_back(by_expansion("experiment.controls", Type::override_map,
+                              "Name of each control and the keys it changes; measured beside the arms, never judged."));
+  rows.push_back(integer_key(
+      "experiment.pairs", 1, 10000, 8,
+      "Pairs of measurements: the unit of inference. A pair is one re-roll where the arms share "
+      "an allocation, else two neighbouring ones.",
+      [experiment](Target & t) -> auto& { return experiment(t).pairs; }));
+  rows.push_back(integer_key(
+      "experiment.blocks", 1, 10000, 4,
+      "Blocks (ABBA or BAAB) of a re-roll.", [experiment](Target & t) -> auto& { return experiment(t).blocks; }));
+  Key delta = number_key(
+      "experiment.delta", 0, 1, 0.02,
+      "Smallest relative change that matters.", [experiment](Target & t) -> auto& { return experiment(t).delta; });
+  delta.low_excluded = true;
+  rows.push_back(delta);
+  rows.push_back(text_key(
+      "experiment.primary", "lookup_us.p50",
+      "The metric that is judged.", [experiment](Target & t) -> auto& { return experiment(t).primary; }));
+  rows.push_back(plain_key(
+      "experiment.guards", Type::texts, Json::array({"front_us.p50", "collective_us.p50"}),
+      "Metrics that must not get worse.", [experiment](Target & t) -> auto& { return experiment(t).guards; }));
+}
+
+void add_slo_rows(std::vector<Key>& rows) {
+  rows.push_back(with_unit(number_key(
+                               "slo.ttft_ms", 0, 1e9, 500.0, "Largest time to the first token.",
+                               [](Target & t) -> auto& { return t.scenario->slo.ttft_ms; }),
+                           "ms"));
+  rows.push_back(with_unit(number_key(
+                               "slo.itl_ms", 0, 1e9, 50.0, "Largest gap between two tokens of a request.",
+                               [](Target & t) -> auto& { return t.scenario->slo.itl_ms; }),
+                           "ms"));
+  Key rule = text_key(
+      "slo.itl_rule", "max", "Which gap of a request must meet itl_ms.",
+      [](Target & t) -> auto& { return t.scenario->slo.itl_rule; });
+  rule.values = {"max", "mean", "p99"};
+  rows.push_back(rule);
+}
+
+void add_fault_rows(std::vector<Key>& rows) {
+  Key kind = text_key(
+      "fault.kind", "none",
+      "A planted fault, for tests; a result that has one says so and gives no figures. kill: SIGKILL. "
+      "hang: no progress. fail: the stage reports an error. skip_lookup, late_lookup: the last step's "
+      "rows are wrong.",
+      [](Target & t) -> auto& { return t.scenario->fault.kind; });
+  kind.values = {"none", "kill", "hang", "skip_lookup", "late_lookup", "fail"};
+  rows.push_back(kind);
+  Key stage = text_key(
+      "fault.stage", Json(), "Where in a rank's life it strikes; null with kind none.",
+      [](Target & t) -> auto& { return t.scenario->fault.stage; });
+  stage.nullable = true;
+  stage.values = {"before_map", "before_register", "during_load", "in_step"};
+  stage.set = [](Target& t, const Json& value) {
+    t.scenario->fault.stage = value.is_null() ? std::string() : value.get<std::string>();
+  };
+  stage.get = [](Target& t) { return t.scenario->fault.stage.empty() ? Json() : Json(t.scenario->fault.stage); };
+  rows.push_back(stage);
+  rows.push_back(integer_key(
+      "fault.rank", -1, 4095, 0, "The rank it strikes; -1: the supervisor.",
+      [](Target & t) -> auto& { return t.scenario->fault.rank; }));
+  rows.push_back(integer_key(
+      "fault.step", 0, 1'000'000'000, 0, "The step it strikes, for stage in_step.",
+      [](Target & t) -> auto& { return t.scenario->fault.step; }));
+}
+
+}  // namespace
+
+void add_load_rows(std::vector<Key>& rows) {
+  add_workload_rows(rows);
+  add_token_rows(rows);
+  add_experiment_rows(rows);
+  add_slo_rows(rows);
+  add_fault_rows(rows);
+}
+
+}  // namespace eb::plan

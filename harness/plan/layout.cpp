@@ -1,0 +1,110 @@
+#include "harness/plan/layout.h"
+
+#include "harness/base/error.h"
+#include "harness/base/os.h"
+
+namespace eb::plan {
+
+namespace {
+
+std::int64_t to_page(std::int64_t bytes) {
+  const auto page = static_cast<std::int64_t>(page_bytes());
+  return (bytes + page - 1) / page * page;
+}
+
+// Replicas that share (shared) or split (dp_sharded) the tables. Errors: a mode that needs peers and has none.
+int group_size(const ParallelSpec& parallel) {
+  if (parallel.table_mode == TableMode::private_) return 1;
+  const std::vector<int> one_host(static_cast<std::size_t>(parallel.tp) * static_cast<std::size_t>(parallel.dp), 0);
+  const int size = engram::edp_group_size(one_host, parallel.dp, parallel.tp);
+  if (size < 2) {
+    fail(Exit::usage,
+         "parallel.table_mode {} needs replicas that share a host; parallel.dp is {}, so that a replica has no peers: "
+         "raise parallel.dp or use private",
+         name(parallel.table_mode), parallel.dp);
+  }
+  return size;
+}
+
+// What a rank's tables are one of: ranks with equal keys read one backing.
+std::pair<int, int> backing_key(const RankPlace& place, TableMode mode, int group) {
+  switch (mode) {
+    case TableMode::shared:
+      return {place.replica / group, place.tp_rank};
+    case TableMode::private_:
+      return {place.replica, place.tp_rank};
+    case TableMode::dp_sharded:
+      return {place.replica, place.tp_rank};  // each rank has a shard of its own
+  }
+  return {};
+}
+
+}  // namespace
+
+RunLayout make_layout(const Scenario& scenario, const engram::Geometry& geometry) {
+  const ParallelSpec& parallel = scenario.parallel;
+  if (parallel.dp % parallel.ep != 0) {
+    fail(Exit::usage, "parallel.ep {} does not divide parallel.dp {}", parallel.ep, parallel.dp);
+  }
+  RunLayout layout;
+  layout.edp_group_size = group_size(parallel);
+  const bool dp_sharded = parallel.table_mode == TableMode::dp_sharded;
+  const int shards = dp_sharded ? parallel.tp * layout.edp_group_size : parallel.tp;
+  std::map<std::pair<int, int>, int> backing_of;
+  for (int rank = 0; rank < scenario.ranks(); ++rank) {
+    RankPlace place;
+    place.rank = rank;
+    place.replica = rank / parallel.tp;
+    place.tp_rank = rank % parallel.tp;
+    place.edp_rank = place.replica % layout.edp_group_size;
+    const int index = dp_sharded ? place.tp_rank * layout.edp_group_size + place.edp_rank : place.tp_rank;
+    place.shard = engram::make_shard(geometry, shards, index);
+    const auto [entry, fresh] = backing_of.try_emplace(backing_key(place, parallel.table_mode, layout.edp_group_size),
+                                                       static_cast<int>(layout.backings.size()));
+    place.backing = entry->second;
+    place.backing_leader = fresh;
+    if (fresh) {
+      BackingPlace backing;
+      backing.index = place.backing;
+      backing.leader = rank;
+      backing.bytes = make_backing_layout(geometry, place.shard, scenario.storage.layout).bytes;
+      layout.backings.push_back(backing);
+    }
+    layout.backings[static_cast<std::size_t>(place.backing)].readers.push_back(rank);
+    layout.ranks.push_back(place);
+  }
+  for (int replica = 0; replica < parallel.dp; ++replica) {
+    std::vector<int> group;
+    for (int t = 0; t < parallel.tp; ++t) group.push_back(replica * parallel.tp + t);
+    layout.tp_groups.push_back(group);
+  }
+  layout.edp_groups = engram::edp_groups(scenario.ranks(), parallel.tp, layout.edp_group_size);
+  if (parallel.ep > 1) layout.ep_groups = engram::edp_groups(scenario.ranks(), parallel.tp, parallel.ep);
+  return layout;
+}
+
+BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram::Shard& shard, Layout layout) {
+  BackingLayout backing;
+  const std::int64_t weights = geometry.row_weight_bytes();
+  const std::int64_t scales = geometry.row_scale_bytes();
+  for (const engram::RowRange& rows : shard.rows) {
+    TablePlace place;
+    place.weights_offset = backing.bytes;
+    if (layout == Layout::interleaved) {
+      place.weight_stride = geometry.row_stride(layout);
+      place.scale_stride = place.weight_stride;
+      place.scales_offset = place.weights_offset + weights;
+      place.bytes = to_page(rows.count * place.weight_stride);
+    } else {
+      place.weight_stride = weights;
+      place.scale_stride = scales;
+      place.scales_offset = place.weights_offset + to_page(rows.count * weights);
+      place.bytes = to_page(rows.count * weights) + to_page(rows.count * scales);
+    }
+    backing.bytes += place.bytes;
+    backing.layers.push_back(place);
+  }
+  return backing;
+}
+
+}  // namespace eb::plan

@@ -1,0 +1,65 @@
+#include "harness/plan/unbuilt.h"
+
+#include "harness/base/error.h"
+#include "harness/plan/document.h"
+
+namespace eb::plan {
+
+namespace {
+
+std::string refusal(const Unbuilt& entry, const std::string& value) {
+  return fmt::format("{} is not in this version of engram-bench; use {}", value, entry.instead);
+}
+
+bool matches(const Unbuilt& entry, const std::string& value) {
+  return entry.value == "*" || entry.value == value || value.starts_with(entry.value + ":");
+}
+
+}  // namespace
+
+const std::vector<Unbuilt>& unbuilt() {
+  static const std::vector<Unbuilt> list{
+      {"model.preset", "deepep-default", "a preset whose ids come from the hash"},
+      {"device.backend", "cuda", "cpu"},
+      {"device.rank_map", "shard-near", "default"},
+      {"device.rank_map", "list", "default"},
+      {"storage.backing", "hugetlb-2m", "shm or memfd"},
+      {"storage.backing", "hugetlb-1g", "shm or memfd"},
+      {"storage.backing", "shm-thp", "shm or memfd"},
+      {"storage.backing", "anon-thp", "anon"},
+      {"storage.backing", "cuda-host-numa", "shm or memfd"},
+      {"storage.backing", "hbm", "stub as the bound"},
+      {"storage.policy", "weighted", "bind, preferred or interleave"},
+      {"storage.policy", "consumer", "bind, preferred or interleave"},
+      {"storage.copies", "per-numa-node", "one"},
+      {"storage.bind_ranks", "*", "none"},
+      {"prefetch.graph", "piecewise", "off"},
+      {"workload.kind", "lookup", "steps"},
+      {"workload.kind", "replay", "steps"},
+      {"workload.kind", "remote", "steps"},
+  };
+  return list;
+}
+
+void refuse_unbuilt(const std::string& path, const std::string& value) {
+  for (const Unbuilt& entry : unbuilt()) {
+    if (entry.path == path && matches(entry, value)) throw Error(Exit::usage, refusal(entry, value));
+  }
+  fail(Exit::usage, "{} is not in this version of engram-bench", value);
+}
+
+void check_unbuilt(const Scenario& scenario) {
+  const Json document = write_document(scenario, nullptr);
+  for (const Unbuilt& entry : unbuilt()) {
+    const Json* found = find_in_document(document, entry.path);
+    if (found == nullptr || found->is_null()) continue;
+    const std::string value = found->is_string()  ? found->get<std::string>()
+                              : found->is_array() ? "list"
+                                                  : found->dump();
+    if (value != entry.instead && matches(entry, value)) {
+      fail(Exit::usage, "{}: {}", entry.path, refusal(entry, value == "list" ? "a list of devices" : value));
+    }
+  }
+}
+
+}  // namespace eb::plan
