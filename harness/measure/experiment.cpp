@@ -1,0 +1,176 @@
+#include "harness/measure/experiment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "harness/base/error.h"
+#include "harness/base/os.h"
+#include "harness/stats/summary.h"
+
+namespace eb::measure {
+
+namespace {
+
+constexpr double kSteadySlope = 0.01;
+constexpr std::int64_t kWarmUpWindows = 8;  // the cap is cut into this many
+
+// Steps after which the batch shapes of every replica of every arm repeat.
+std::int64_t batch_period(const plan::Plan& plan) {
+  std::int64_t period = 1;
+  for (const plan::Arm& arm : plan.arms) {
+    for (int replica = 0; replica < arm.scenario.parallel.dp; ++replica) {
+      const auto size = static_cast<std::int64_t>(arm.scenario.workload.batches_of(replica).size());
+      if (size > 0) period = std::lcm(period, size);
+    }
+  }
+  return period;
+}
+
+class Runner {
+ public:
+  Runner(const plan::Plan& plan, const std::vector<plan::RunLayout>& layouts, const ExecutorFactory& factory,
+         Observer& observer, bool instrumented)
+      : plan_(plan),
+        layouts_(layouts),
+        factory_(factory),
+        observer_(observer),
+        instrumented_(instrumented),
+        layers_(engram_layers(plan)),
+        period_(batch_period(plan)) {}
+
+  void run(const RerollPlan& reroll) {
+    next_step_ = 0;
+    observer_.reroll_starting(reroll);
+    const std::unique_ptr<Executor> executor =
+        factory_(plan_.arms[reroll.allocated_for].scenario, layouts_[reroll.allocated_for]);
+    observer_.reroll_ready(reroll, executor->storage());
+    // All arms are checked on the same indices: their digests must be equal.
+    for (const SlotPlan& check : reroll.checks) {
+      next_step_ = 0;
+      run_slot(*executor, reroll, check);
+    }
+    for (const SlotPlan& check : reroll.checks) warm_up(*executor, reroll, check.arm);
+    for (std::size_t b = 0; b < reroll.blocks.size(); ++b) {
+      for (const SlotPlan& slot : reroll.blocks[b]) run_slot(*executor, reroll, slot);
+      observer_.block_done(reroll, static_cast<int>(b));
+    }
+    executor->snapshot("steady");
+    observer_.reroll_steady(reroll, executor->storage());
+    executor->tear_down();
+    observer_.reroll_done(reroll, executor->storage());
+  }
+
+ private:
+  std::vector<StepValues> run_slot(Executor& executor, const RerollPlan& reroll, const SlotPlan& slot) {
+    const plan::Scenario& scenario = plan_.arms[slot.arm].scenario;
+    SlotInfo info;
+    info.slot = next_slot_++;
+    info.reroll = reroll.index;
+    info.plan = slot;
+    info.first_step = next_step_;
+    control::RunSlot message;
+    message.slot = info.slot;
+    message.prefetch_json = plan::to_json(scenario);
+    message.steps = slot.steps;
+    message.first_step = next_step_;
+    message.timed = slot.kind == SlotKind::timed || slot.kind == SlotKind::warm_up;
+    message.check = slot.check;
+    message.check_hidden = slot.check_hidden;
+    next_step_ += (slot.steps + period_ - 1) / period_ * period_;
+    observer_.slot_starting(info);
+    info.start_ns = now_ns();
+    const std::vector<supervise::SlotReport> reports = executor.run_slot(message);
+    info.end_ns = now_ns();
+    std::vector<StepValues> values;
+    if (message.timed && instrumented_) values = step_values(reports, slot, layouts_[reroll.allocated_for]);
+    observer_.slot_done(info, reports, values);
+    return values;
+  }
+
+  std::vector<StepValues> step_values(const std::vector<supervise::SlotReport>& reports, const SlotPlan& slot,
+                                      const plan::RunLayout& layout) const {
+    const plan::Scenario& scenario = plan_.arms[slot.arm].scenario;
+    const bool fifo = scenario.prefetch.streams == plan::Streams::fifo;
+    std::vector<std::vector<RankStep>> ranks(layout.ranks.size());
+    for (const supervise::SlotReport& report : reports) {
+      std::vector<RankStep>& steps = ranks.at(static_cast<std::size_t>(report.rank));
+      steps = build_timeline(report.events, fifo, report.rank);
+      if (static_cast<std::int64_t>(steps.size()) != slot.steps) {
+        fail(Exit::failure, "rank {}: {} steps were asked for, events of {} came", report.rank, slot.steps,
+             steps.size());
+      }
+      // The stub marks where a lookup would be, around nothing: no lookup was measured.
+      if (scenario.storage.backing == plan::Backing::stub) {
+        for (RankStep& step : steps) step.lookups.clear();
+      }
+    }
+    return StepMetrics(layout, layers_).values(ranks);
+  }
+
+  void warm_up(Executor& executor, const RerollPlan& reroll, std::size_t arm) {
+    if (reroll.warm_up_steps < 1) return;
+    WarmUp result;
+    result.arm = arm;
+    result.reroll = reroll.index;
+    const std::int64_t window = (reroll.warm_up_steps + kWarmUpWindows - 1) / kWarmUpWindows;
+    while (result.steps < reroll.warm_up_steps && !result.steady) {
+      const SlotPlan slot{
+          SlotKind::warm_up, arm, -1, -1, std::min(window, reroll.warm_up_steps - result.steps), false, false};
+      std::vector<double> step_us;
+      for (const StepValues& values : run_slot(executor, reroll, slot)) {
+        double most = 0;
+        for (const auto& replica : values.per_replica) most = std::max(most, replica.front());
+        step_us.push_back(most);
+      }
+      result.steps += slot.steps;
+      if (step_us.empty()) continue;
+      result.window_step_us.push_back(stats::median(step_us));
+      result.slope = relative_slope(result.window_step_us);
+      result.steady = result.slope && std::abs(*result.slope) < kSteadySlope;
+    }
+    observer_.warm_up_done(result);
+  }
+
+  const plan::Plan& plan_;
+  const std::vector<plan::RunLayout>& layouts_;
+  const ExecutorFactory& factory_;
+  Observer& observer_;
+  bool instrumented_;
+  std::vector<int> layers_;
+  std::int64_t period_;
+  std::int64_t next_step_ = 0;
+  std::uint16_t next_slot_ = 0;
+};
+
+}  // namespace
+
+std::vector<int> engram_layers(const plan::Plan& plan) {
+  std::set<int> layers;
+  for (const plan::Arm& arm : plan.arms) {
+    layers.insert(arm.scenario.model.base.layers.begin(), arm.scenario.model.base.layers.end());
+  }
+  return {layers.begin(), layers.end()};
+}
+
+std::optional<double> relative_slope(const std::vector<double>& windows) {
+  if (windows.size() < 3) return std::nullopt;
+  const double a = windows[windows.size() - 3];
+  const double b = windows[windows.size() - 2];
+  const double c = windows[windows.size() - 1];
+  const double mean = (a + b + c) / 3;
+  if (!(mean > 0)) return std::nullopt;
+  return (c - a) / mean;  // least squares over three equidistant points: slope (c - a)/2 a window, over two windows
+}
+
+void run_experiment(const plan::Plan& plan, const std::vector<RerollPlan>& schedule,
+                    const std::vector<plan::RunLayout>& arm_layouts, const ExecutorFactory& factory, Observer& observer,
+                    bool instrumented) {
+  if (arm_layouts.size() != plan.arms.size()) fail(Exit::failure, "one layout an arm is needed");
+  Runner runner(plan, arm_layouts, factory, observer, instrumented);
+  for (const RerollPlan& reroll : schedule) runner.run(reroll);
+}
+
+}  // namespace eb::measure

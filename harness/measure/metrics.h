@@ -1,0 +1,99 @@
+// The registry of metrics: one table gives name, unit, definition and the workloads that have it; docs/metrics.md is
+// made from it. And the values of a step, from the timelines of its ranks. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harness/measure/timeline.h"
+#include "harness/plan/layout.h"
+#include "harness/plan/scenario.h"
+
+namespace eb::measure {
+
+enum class MetricId : std::uint8_t {
+  step,
+  hash,
+  lookup,
+  queue,
+  fifo_residual,
+  exposed,
+  recoverable,
+  host_late,
+  peer_late,
+  other_late,
+  front,
+  ids,
+  ids_skew,
+  rows,
+  rows_skew,
+  gather,
+  skew,
+  wkv_gate,
+  wkv_gather,
+  wkv_gather_skew,
+  expert,
+  expert_skew,
+  collective,
+  backbone,
+  control,
+};
+
+struct Metric {
+  MetricId id{};
+  const char* name;  // unit as suffix
+  const char* unit;
+  bool per_layer;         // name.lN beside the sum over layers
+  const char* workloads;  // "steps", "lookup, steps"
+  const char* definition;
+  const char* absent;  // why a configuration may not have it
+};
+
+[[nodiscard]] std::span<const Metric> metrics() noexcept;
+[[nodiscard]] const Metric& metric(MetricId id) noexcept;
+// Statistic suffixes a metric may carry: p50, q1, q3, p95, p99, p99.9, min, mad.
+// Errors: Error(usage) "unknown metric X: nearest is Y" for a name (with or without .lN and a statistic) not in the
+// registry.
+void check_metric_name(const std::string& name);
+// docs/metrics.md.
+[[nodiscard]] std::string metrics_markdown();
+
+// A column of values: a metric, summed over layers (layer -1) or of one layer.
+struct Column {
+  MetricId id{};
+  int layer = -1;
+  std::string name;
+};
+
+// Values of one step. A value that the configuration does not have is NaN; here and nowhere in a file.
+struct StepValues {
+  std::uint32_t step = 0;
+  std::uint16_t slot = 0;
+  std::vector<std::vector<double>> per_rank;     // [rank][column]
+  std::vector<std::vector<double>> per_replica;  // [replica][column]: the maximum over the replica's ranks
+};
+
+class StepMetrics {
+ public:
+  // `engram_layers`: backbone layers with a table, ascending.
+  StepMetrics(const plan::RunLayout& layout, std::vector<int> engram_layers);
+
+  [[nodiscard]] const std::vector<Column>& columns() const noexcept { return columns_; }
+  [[nodiscard]] int replicas() const noexcept { return replicas_; }
+
+  // `ranks[r]` = timeline of rank r, the same steps for all. Errors: Error(failure) where the ranks' steps differ.
+  [[nodiscard]] std::vector<StepValues> values(const std::vector<std::vector<RankStep>>& ranks) const;
+
+ private:
+  void rank_values(const std::vector<const RankStep*>& ranks, std::size_t rank, std::vector<double>& out) const;
+
+  plan::RunLayout layout_;
+  std::vector<int> layers_;
+  std::vector<Column> columns_;
+  int replicas_ = 0;
+};
+
+}  // namespace eb::measure

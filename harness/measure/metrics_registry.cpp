@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "harness/base/error.h"
+#include "harness/measure/metrics.h"
+
+namespace eb::measure {
+
+namespace {
+
+constexpr const char* kBoth = "lookup, steps";
+constexpr const char* kSteps = "steps";
+constexpr const char* kNoTable = "no lookup runs with storage.backing stub";
+constexpr const char* kOneMember = "the group has one member, so nothing is exchanged";
+constexpr const char* kNotSharded = "only table_mode dp_sharded with an EDP group above 1 exchanges it";
+
+constexpr std::array kMetrics = {
+    Metric{
+        MetricId::step, "step_us", "us", false, kBoth,
+        "From the first start to the last end of the step over the replica's ranks. A rank's own value: its step_start "
+        "to its step_done.",
+        "the step did not run"},
+    Metric{MetricId::hash, "hash_us", "us", false, kSteps,
+           "step_start to ids_ready on the main stream, without the id exchange inside it.",
+           "ids are given, not hashed"},
+    Metric{MetricId::lookup, "lookup_us", "us", true, kBoth,
+           "L = f - s: from the start of the lookup on the prefetch stream to its end.", kNoTable},
+    Metric{MetricId::queue, "queue_us", "us", true, kBoth,
+           "q = s - r: how long a lookup that could have started stood in the prefetch stream. r is the latest of ids "
+           "ready (after any exchange), the host's submission, the last read of the staging buffer by the step before, "
+           "and the "
+           "release where prefetch.submit is at_consume.",
+           kNoTable},
+    Metric{MetricId::fifo_residual, "fifo_residual_us", "us", true, kBoth,
+           "s_i - max(r_i, f_(i-1)), f_(i-1) being the end of the lookup before it on the one prefetch stream: the "
+           "part of "
+           "a start that neither readiness nor the FIFO explains. It explains one observed timeline and predicts no "
+           "other.",
+           "prefetch.streams is not fifo, or no lookup runs"},
+    Metric{
+        MetricId::exposed, "exposed_us", "us", true, kSteps,
+        "E = max(0, f - c): how long the main stream stands at its wait because the lookup is not done. It is the sum "
+        "of recoverable_us, host_late_us, peer_late_us and other_late_us.",
+        kNoTable},
+    Metric{
+        MetricId::recoverable, "recoverable_us", "us", true, kSteps,
+        "The part of E that an earlier lookup alone would have given back: the main stream's next kernel was already "
+        "enqueued, every other member of the collective that follows could have joined it without its own wait, and "
+        "the "
+        "lookup's inputs were there.",
+        kNoTable},
+    Metric{MetricId::host_late, "host_late_us", "us", true, kSteps,
+           "The part of E before the host had enqueued the main stream's next kernel.", kNoTable},
+    Metric{
+        MetricId::peer_late, "peer_late_us", "us", true, kSteps,
+        "The part of E after that, in which the next kernel is a collective that a peer could not have joined yet even "
+        "without waiting for its own lookup.",
+        kNoTable},
+    Metric{
+        MetricId::other_late, "other_late_us", "us", true, kSteps,
+        "The part of E after that, in which the lookup's own inputs (ids, staging buffer, submission) were not there "
+        "yet.",
+        kNoTable},
+    Metric{
+        MetricId::front, "front_us", "us", true, kSteps,
+        "front_us.lN: main compute in the backbone layers between the previous consumer (or the step's start) and the "
+        "consumer of layer N, without the expert exchange inside them.",
+        "no backbone layer lies before the consumer"},
+    Metric{MetricId::ids, "ids_us", "us", false, kSteps,
+           "Id exchange over the EDP group: from the last member's arrival to done.", kNotSharded},
+    Metric{MetricId::ids_skew, "ids_skew_us", "us", false, kSteps,
+           "Last arrival at the id exchange minus the own arrival.", kNotSharded},
+    Metric{MetricId::rows, "rows_us", "us", true, kSteps,
+           "Row exchange over the EDP group: from the last member's arrival to done.", kNotSharded},
+    Metric{MetricId::rows_skew, "rows_skew_us", "us", true, kSteps,
+           "Last arrival at the row exchange minus the own arrival.", kNotSharded},
+    Metric{MetricId::gather, "gather_us", "us", true, kSteps,
+           "TP gather of the looked-up heads: from the last member's arrival to done, so that one slow lookup does not "
+           "show "
+           "as another rank's collective.",
+           kOneMember},
+    Metric{MetricId::skew, "skew_us", "us", true, kSteps, "Last arrival at the TP gather minus the own arrival.",
+           kOneMember},
+    Metric{MetricId::wkv_gate, "wkv_gate_us", "us", true, kSteps,
+           "wkv_start to wkv_done, plus from there (or from the end of the gather of wkv's output) to gate_done.",
+           "the step has no Engram layer"},
+    Metric{MetricId::wkv_gather, "wkv_gather_us", "us", true, kSteps,
+           "TP gather of wkv's output columns: from the last member's arrival to done.",
+           "the group has one member, or sequence parallel keeps the whole weight on each rank"},
+    Metric{MetricId::wkv_gather_skew, "wkv_gather_skew_us", "us", true, kSteps,
+           "Last arrival at the gather of wkv's output minus the own arrival.",
+           "the group has one member, or sequence parallel keeps the whole weight on each rank"},
+    Metric{MetricId::expert, "expert_us", "us", false, kSteps,
+           "Expert exchange (all-to-all over the EP group), summed over the backbone layers: from the last member's "
+           "arrival "
+           "to done.",
+           "parallel.ep is 1"},
+    Metric{MetricId::expert_skew, "expert_skew_us", "us", false, kSteps,
+           "Last arrival at the expert exchange minus the own arrival, summed over the backbone layers.",
+           "parallel.ep is 1"},
+    Metric{
+        MetricId::collective, "collective_us", "us", false, kSteps,
+        "All collectives of the step: the sum of ids_us, rows_us, gather_us, wkv_gather_us and expert_us of the rank.",
+        "the step has no collective"},
+    Metric{MetricId::backbone, "backbone_us", "us", false, kSteps,
+           "Main compute in all backbone layers, without the expert exchange inside them.",
+           "the model has no backbone"},
+    Metric{MetricId::control, "control_us", "us", false, kBoth,
+           "Negative control: a gather of the same shape from a private buffer, which no arm can touch.",
+           "this run recorded no negative control"},
+};
+
+constexpr std::array kStatistics = {"p50", "q1", "q3", "p95", "p99", "p99.9", "min", "mad"};
+
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::span<const Metric> metrics() noexcept { return kMetrics; }
+
+const Metric& metric(MetricId id) noexcept {
+  return *std::find_if(kMetrics.begin(), kMetrics.end(), [id](const Metric& one) { return one.id == id; });
+}
+
+void check_metric_name(const std::string& name) {
+  const std::string base = name.substr(0, name.find('.'));
+  const auto found = std::find_if(kMetrics.begin(), kMetrics.end(), [&](const Metric& m) { return base == m.name; });
+  if (found == kMetrics.end()) {
+    const auto nearest = std::min_element(kMetrics.begin(), kMetrics.end(), [&](const Metric& a, const Metric& b) {
+      return distance(base, a.name) < distance(base, b.name);
+    });
+    fail(Exit::usage, "unknown metric {}: the nearest is {} (docs/metrics.md lists all)", name, nearest->name);
+  }
+  std::string rest = base.size() < name.size() ? name.substr(base.size() + 1) : "";
+  if (found->per_layer && rest.size() > 1 && rest[0] == 'l' && std::isdigit(static_cast<unsigned char>(rest[1])) != 0) {
+    std::size_t end = 1;
+    while (end < rest.size() && std::isdigit(static_cast<unsigned char>(rest[end])) != 0) ++end;
+    rest = end == rest.size() ? "" : rest[end] == '.' ? rest.substr(end + 1) : rest;
+  }
+  if (rest.empty() && name.back() != '.') return;
+  if (std::find(kStatistics.begin(), kStatistics.end(), rest) == kStatistics.end()) {
+    fail(Exit::usage,
+         "metric {}: '{}' is neither a layer (.lN{}) nor a statistic (p50, q1, q3, p95, p99, p99.9, min, mad)", name,
+         rest, found->per_layer ? "" : ", which this metric has not");
+  }
+}
+
+std::string metrics_markdown() {
+  std::string text =
+      "# Metrics\n\n"
+      "Made from the registry in `harness/measure/metrics_registry.cpp`; a test compares the two.\n\n"
+      "A value belongs to one step of one replica and is the maximum over the replica's ranks; the ranks' own values "
+      "stay\n"
+      "beside it. A metric of a layer is written `name.lN` (N = backbone layer, 0-based); without the suffix it is the "
+      "sum\n"
+      "over the layers of one rank, and then the maximum over ranks. `.p50`, `.q1`, `.q3`, `.p95`, `.p99`, `.p99.9`, "
+      "`.min`\n"
+      "and `.mad` name a statistic over the steps. A metric that a configuration does not have is `null` with the "
+      "reason.\n\n"
+      "s and f are the start and the end of a lookup, r when it could have started, c when the main stream reaches its "
+      "wait\n"
+      "for it; all are device times, on the host's monotonic clock. A collective is counted from its last member's "
+      "arrival.\n\n"
+      "| name | unit | per layer | workloads | definition | absent where |\n|---|---|---|---|---|---|\n";
+  for (const Metric& one : kMetrics) {
+    text += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", one.name, one.unit, one.per_layer ? "yes" : "no",
+                        one.workloads, one.definition, one.absent);
+  }
+  return text;
+}
+
+}  // namespace eb::measure

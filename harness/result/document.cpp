@@ -1,0 +1,256 @@
+// result.json: the order of its sections, and the sections about arms and figures.
+#include <algorithm>
+
+#include "harness/base/error.h"
+#include "harness/result/cells_json.h"
+#include "harness/result/record.h"
+
+namespace eb::result {
+
+namespace {
+
+constexpr int kSchemaVersion = 1;
+
+std::string slot_arm(const Record& record, const measure::SlotInfo& slot) { return record.arm_name(slot.plan.arm); }
+
+Json event_kinds() {
+  Json kinds = Json::array();
+  for (int kind = 0; kind < rank::kEventKinds; ++kind) {
+    kinds.push_back({{"kind", kind}, {"name", rank::name(static_cast<rank::EventKind>(kind))}});
+  }
+  return kinds;
+}
+
+Json warnings(const Record& record) {
+  std::vector<Warning> all = record.warnings;
+  const std::vector<Warning> derived = derived_warnings(record);
+  all.insert(all.end(), derived.begin(), derived.end());
+  Json list = Json::array();
+  for (const Warning& one : all) {
+    list.push_back({{"code", one.code}, {"text", one.text}, {"next_step", one.next_step}, {"figures", one.figures}});
+  }
+  return list;
+}
+
+Json failures(const Record& record) {
+  Json list = Json::array();
+  for (const FailureRecord& one : record.failures) {
+    list.push_back({{"text", one.text}, {"exit", one.exit}, {"during", one.during}});
+  }
+  return list;
+}
+
+Json rank_work(int rank, const RankWork& work) {
+  Json lookups = Json::array();
+  for (const auto& [layer, value] : work.lookups) lookups.push_back(value);
+  Json collectives = Json::array();
+  for (const auto& [key, value] : work.collectives) collectives.push_back(value);
+  Json padded = nullptr;
+  if (work.common_slot_tokens > 0) {
+    padded = 1.0 - static_cast<double>(work.own_tokens) / static_cast<double>(work.common_slot_tokens);
+  }
+  return {{"rank", rank},
+          {"steps", work.steps},
+          {"own_tokens", work.own_tokens},
+          {"common_slot_tokens", work.common_slot_tokens},
+          {"padded_share", padded},
+          {"runnable_threads", work.threads},
+          {"lookups", lookups},
+          {"collectives", collectives},
+          {"setup_collectives", work.setup_collectives}};
+}
+
+// Why an arm has no value for a metric.
+std::string absent_reason(const Record& record, const measure::Column& column) {
+  if (!record.figures_allowed()) return "a check failed or a fault was planted: no figure of this run is shown";
+  if (!record.instrument) return "events were off in this run";
+  return measure::metric(column.id).absent;
+}
+
+}  // namespace
+
+bool Record::figures_allowed() const {
+  if (plan->base.fault.kind != "none") return false;
+  return std::none_of(failures.begin(), failures.end(), [](const FailureRecord& failure) {
+    return failure.exit == static_cast<int>(Exit::bad_data);
+  });
+}
+
+Json arms_section(const Record& record) {
+  Json list = Json::array();
+  for (std::size_t a = 0; a < record.plan->arms.size(); ++a) {
+    const plan::Arm& arm = record.plan->arms[a];
+    Json overrides = Json::object();
+    for (const auto& [key, text] : arm.overrides) overrides[key] = Json::parse(text, nullptr, false);
+    for (auto& [key, value] : overrides.items()) {
+      if (value.is_discarded()) value = arm.overrides.at(key);
+    }
+    Json work = Json::array();
+    if (record.figures_allowed() && a < record.work.size()) {
+      for (const auto& [rank, one] : record.work[a]) work.push_back(rank_work(rank, one));
+    }
+    const auto uncoupled = record.replicas_uncoupled.find(a);
+    list.push_back({{"name", arm.name},
+                    {"control", arm.control},
+                    {"overrides", overrides},
+                    {"provenance", {{"kind", arm.research ? "research" : "stock"}, {"text", arm.provenance}}},
+                    {"replicas_uncoupled",
+                     uncoupled == record.replicas_uncoupled.end() ? Json(nullptr) : Json(uncoupled->second)},
+                    {"work_per_rank", work}});
+  }
+  return list;
+}
+
+Json cells_section(const Record& record) {
+  Json list = Json::array();
+  if (!record.cells || !record.figures_allowed()) return list;
+  for (std::size_t a = 0; a < record.plan->arms.size(); ++a) {
+    for (std::size_t c = 0; c < record.columns.size(); ++c) {
+      const std::string reason = absent_reason(record, record.columns[c]);
+      Json cell = {{"arm", record.arm_name(a)},
+                   {"metric", record.columns[c].name},
+                   {"unit", measure::metric(record.columns[c].id).unit}};
+      cell.update(cell_statistics(record.cells->pooled(a, c), reason));
+      Json blocks = Json::array();
+      for (const measure::BlockMedian& block : record.cells->blocks(a, c)) {
+        blocks.push_back({{"reroll", block.reroll},
+                          {"block", block.block},
+                          {"n", block.summary.n},
+                          {"median", block.summary.median}});
+      }
+      Json replicas = Json::array();
+      Json ranks = Json::array();
+      if (cell["n"] != 0) {
+        const auto spread = [](const char* key, std::size_t index, const std::vector<double>& values) {
+          Json one = {{key, index}, {"n", values.size()}, {"median", nullptr}, {"q1", nullptr}, {"q3", nullptr}};
+          if (values.empty()) return one;
+          const stats::Summary summary = stats::summarize(values);
+          one["median"] = summary.median;
+          one["q1"] = summary.q1;
+          one["q3"] = summary.q3;
+          return one;
+        };
+        for (std::size_t r = 0; r < static_cast<std::size_t>(record.plan->arms[a].scenario.parallel.dp); ++r) {
+          replicas.push_back(spread("replica", r, record.cells->of_replica(a, c, r)));
+        }
+        for (std::size_t r = 0; r < record.layouts[a].ranks.size(); ++r) {
+          ranks.push_back(spread("rank", r, record.cells->of_rank(a, c, r)));
+        }
+      }
+      cell["blocks"] = blocks;
+      cell["per_replica"] = replicas;
+      cell["per_rank"] = ranks;
+      list.push_back(std::move(cell));
+    }
+  }
+  return list;
+}
+
+Json comparisons_section(const Record& record) {
+  Json list = Json::array();
+  std::vector<std::size_t> judged;
+  for (std::size_t a = 0; a < record.plan->arms.size(); ++a) {
+    if (!record.plan->arms[a].control) judged.push_back(a);
+  }
+  if (judged.size() < 2 || !record.figures_allowed()) return list;
+  const plan::ExperimentSpec& experiment = record.plan->experiment;
+  const bool one = experiment.pairs == 1;
+  for (std::size_t i = 1; i < judged.size(); ++i) {
+    list.push_back({{"factor", experiment.factor},
+                    {"arms", {record.arm_name(judged[0]), record.arm_name(judged[i])}},
+                    {"metric", experiment.primary.empty() ? Json(nullptr) : Json(experiment.primary)},
+                    {"pairs", experiment.pairs},
+                    {"delta", experiment.delta},
+                    {"verdict", nullptr},
+                    {"reason", one ? "one_reroll" : "verdicts_not_built"},
+                    {"text", one ? "no verdict: one re-roll" : "no verdict: verdicts are not in this version"}});
+  }
+  return list;
+}
+
+Json checks_section(const Record& record) {
+  Json slots = Json::array();
+  std::int64_t ids = 0;
+  std::int64_t rows = 0;
+  std::int64_t mismatches = 0;
+  for (const CheckRecord& one : record.checks) {
+    ids += one.ids_compared;
+    rows += one.rows_compared;
+    mismatches += one.mismatches;
+    slots.push_back({{"slot", one.slot},
+                     {"arm", one.arm},
+                     {"when", one.when},
+                     {"ids_compared", one.ids_compared},
+                     {"rows_compared", one.rows_compared},
+                     {"mismatches", one.mismatches},
+                     {"hidden_tokens", one.hidden_tokens},
+                     {"hidden_max_error", one.hidden_max_error ? Json(*one.hidden_max_error) : Json(nullptr)},
+                     {"hidden_bound", one.hidden_bound ? Json(*one.hidden_bound) : Json(nullptr)},
+                     {"rows_sha256", one.rows_sha256}});
+  }
+  const bool failed = std::any_of(record.failures.begin(), record.failures.end(), [](const FailureRecord& failure) {
+    return failure.exit == static_cast<int>(Exit::bad_data);
+  });
+  Json passed = nullptr;  // nothing was checked: neither passed nor failed
+  if (failed || mismatches > 0) passed = false;
+  else if (!record.checks.empty()) passed = true;
+  return {{"passed", passed},
+          {"ids_compared", ids},
+          {"rows_compared", rows},
+          {"mismatches", failed ? Json(nullptr) : Json(mismatches)},
+          {"slots", slots}};
+}
+
+Json slots_section(const Record& record) {
+  Json list = Json::array();
+  for (const measure::SlotInfo& slot : record.slots) {
+    list.push_back({{"slot", slot.slot},
+                    {"kind", measure::name(slot.plan.kind)},
+                    {"arm", slot_arm(record, slot)},
+                    {"reroll", slot.reroll},
+                    {"block", slot.plan.block < 0 ? Json(nullptr) : Json(slot.plan.block)},
+                    {"position", slot.plan.position < 0 ? Json(nullptr) : Json(slot.plan.position)},
+                    {"first_step", slot.first_step},
+                    {"steps", slot.plan.steps},
+                    {"wall_us", static_cast<double>(slot.end_ns - slot.start_ns) / 1000.0}});
+  }
+  return list;
+}
+
+Json result_document(const Record& record) {
+  Json document;
+  document["schema"] = "engram-bench/result";
+  document["schema_version"] = kSchemaVersion;
+  document["complete"] = record.complete;
+  document["name"] = record.plan->base.name;
+  document["question"] = record.plan->base.question;
+  document["context"] = context_section(record);
+  document["topology"] = topology_section(record.topology);
+  document["effective"] = effective_section(record);
+  document["conditions"] = conditions_section(record);
+  document["ledger"] = ledger_section(record);
+  document["placement"] = placement_section(record);
+  document["startup"] = startup_section(record);
+  document["checks"] = checks_section(record);
+  document["arms"] = arms_section(record);
+  document["cells"] = cells_section(record);
+  document["comparisons"] = comparisons_section(record);
+  document["hypotheses"] = Json::array();
+  document["warnings"] = warnings(record);
+  document["failures"] = failures(record);
+  document["slots"] = slots_section(record);
+  Json warm_ups = Json::array();
+  for (const measure::WarmUp& one : record.warm_ups) {
+    warm_ups.push_back({{"arm", record.arm_name(one.arm)},
+                        {"reroll", one.reroll},
+                        {"steps", one.steps},
+                        {"window_step_us", one.window_step_us},
+                        {"slope", one.slope ? Json(*one.slope) : missing("fewer than three windows")},
+                        {"steady", one.steady}});
+  }
+  document["warm_up"] = warm_ups;
+  document["event_kinds"] = event_kinds();
+  return document;
+}
+
+}  // namespace eb::result

@@ -1,0 +1,125 @@
+// Everything a run has seen so far: what the observer fills and result.json is made from.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectors/system_state.h"
+#include "harness/measure/cells.h"
+#include "harness/measure/experiment.h"
+#include "harness/plan/layout.h"
+#include "harness/plan/scenario.h"
+#include "harness/result/json_value.h"
+#include "harness/supervise/reroll.h"
+#include "placement/topology.h"
+
+namespace eb::result {
+
+struct MachineState {  // at one moment
+  std::vector<collectors::NodeMemory> nodes;
+  std::map<std::string, collectors::Reading> os;
+};
+[[nodiscard]] MachineState read_machine_state();
+
+// One allocation of the tables.
+struct RerollRecord {
+  measure::RerollPlan plan;
+  supervise::StorageReport storage;
+  std::vector<collectors::NodeMemory> nodes_before;      // before the ranks were started
+  std::vector<collectors::NodeMemory> nodes_after_load;  // when the tables were loaded, before any step
+};
+
+struct Warning {
+  std::string code;
+  std::string text;
+  std::string next_step;
+  Json figures = Json::object();
+};
+
+struct FailureRecord {
+  std::string text;
+  int exit = 1;
+  std::string during;  // "re-roll 0: slot 12 (timed, arm A)"
+};
+
+// What all timed slots of one arm did, added up over slots; per rank.
+struct RankWork {
+  std::int64_t steps = 0;
+  std::int64_t own_tokens = 0;
+  std::int64_t common_slot_tokens = 0;
+  std::map<int, Json> lookups;              // by layer
+  std::map<std::string, Json> collectives;  // by object, group and layer
+  Json setup_collectives = Json::array();   // of the last slot
+  int threads = 0;
+};
+
+struct CheckRecord {  // of one checked slot, over its ranks
+  int slot = 0;
+  std::string arm;
+  std::string when;  // before_timing, after_block
+  std::int64_t ids_compared = 0;
+  std::int64_t rows_compared = 0;
+  std::int64_t mismatches = 0;
+  std::int64_t hidden_tokens = 0;
+  std::optional<double> hidden_max_error;
+  std::optional<double> hidden_bound;
+  std::vector<std::string> rows_sha256;  // by rank; empty text where there is none
+};
+
+struct Record {
+  const plan::Plan* plan = nullptr;
+  std::vector<plan::RunLayout> layouts;  // of each arm
+  std::vector<engram::Geometry> geometries;
+  placement::Topology topology;
+  std::string command_line;
+  std::string binary_sha256;
+  std::string started_utc;
+  bool instrument = true;
+  MachineState before;
+  std::optional<MachineState> after;
+
+  std::vector<measure::Column> columns;
+  std::optional<measure::Cells> cells;
+  std::vector<measure::SlotInfo> slots;
+  std::vector<measure::WarmUp> warm_ups;
+  std::vector<RerollRecord> rerolls;
+  std::vector<std::map<int, RankWork>> work;  // [arm][rank]
+  std::map<std::size_t, bool> replicas_uncoupled;
+  std::vector<CheckRecord> checks;
+  std::vector<Warning> warnings;
+  std::vector<FailureRecord> failures;
+  bool complete = false;
+
+  // False where a check failed or a fault was planted: then no figure of performance may be shown.
+  [[nodiscard]] bool figures_allowed() const;
+  [[nodiscard]] const std::string& arm_name(std::size_t arm) const { return plan->arms[arm].name; }
+};
+
+// The content of result.json (docs/results.md), and its parts.
+[[nodiscard]] Json result_document(const Record& record);
+[[nodiscard]] Json context_section(const Record& record);
+[[nodiscard]] Json topology_section(const placement::Topology& topology);
+[[nodiscard]] Json effective_section(const Record& record);
+[[nodiscard]] Json conditions_section(const Record& record);
+[[nodiscard]] Json ledger_section(const Record& record);
+[[nodiscard]] Json placement_section(const Record& record);
+[[nodiscard]] Json startup_section(const Record& record);
+[[nodiscard]] Json checks_section(const Record& record);
+[[nodiscard]] Json arms_section(const Record& record);
+[[nodiscard]] Json cells_section(const Record& record);
+[[nodiscard]] Json comparisons_section(const Record& record);
+[[nodiscard]] Json slots_section(const Record& record);
+
+// Warnings that follow from what was recorded: oversubscribed, ledger_disagrees, warm_up_not_steady, planted_fault.
+[[nodiscard]] std::vector<Warning> derived_warnings(const Record& record);
+// Threads that want to run at once over the allowed CPUs, where that is more than one to one; else empty.
+struct Oversubscription {
+  int threads = 0;
+  int cpus = 0;
+};
+[[nodiscard]] std::optional<Oversubscription> oversubscription(const Record& record);
+
+}  // namespace eb::result

@@ -1,0 +1,200 @@
+#include "harness/measure/experiment.h"
+
+#include <gtest/gtest.h>
+
+#include "harness/base/error.h"
+#include "tests/unit/measure/synthetic.h"
+
+namespace eb::measure {
+namespace {
+
+// Records the order of everything, and answers slots with scripted events.
+struct Log {
+  std::vector<std::string> lines;
+  std::vector<control::RunSlot> slots;
+};
+
+class ScriptedExecutor final : public Executor {
+ public:
+  ScriptedExecutor(Log& log, bool steady) : log_(log), steady_(steady) { log_.lines.emplace_back("allocate"); }
+  ~ScriptedExecutor() override { log_.lines.emplace_back("gone"); }
+  std::vector<supervise::SlotReport> run_slot(const control::RunSlot& slot) override {
+    log_.lines.push_back(fmt::format("run{}{}{}", slot.timed ? " timed" : "", slot.check ? " check" : "",
+                                     slot.check_hidden ? " hidden" : ""));
+    log_.slots.push_back(slot);
+    std::vector<supervise::SlotReport> reports(4);
+    for (int r = 0; r < 4; ++r) {
+      Script script(slot.slot);
+      for (std::int64_t s = 0; slot.timed && s < slot.steps; ++s) {
+        const std::int64_t drift = steady_ ? 0 : calls_ * 500;
+        scripted_step(script, static_cast<std::uint32_t>(slot.first_step + s), 10000 + s * 10000, drift);
+      }
+      reports[static_cast<std::size_t>(r)] = {r, script.events, "{}"};
+    }
+    ++calls_;
+    return reports;
+  }
+  void snapshot(const std::string& label) override { log_.lines.push_back("snapshot " + label); }
+  void tear_down() override { log_.lines.emplace_back("tear_down"); }
+  const supervise::StorageReport& storage() const noexcept override { return storage_; }
+
+ private:
+  Log& log_;
+  bool steady_;
+  std::int64_t calls_ = 0;
+  supervise::StorageReport storage_;
+};
+
+class Watcher final : public Observer {
+ public:
+  explicit Watcher(Log& log) : log_(log) {}
+  void slot_done(const SlotInfo& slot, const std::vector<supervise::SlotReport>&,
+                 const std::vector<StepValues>& values) override {
+    infos.push_back(slot);
+    steps += values.size();
+  }
+  void warm_up_done(const WarmUp& warm_up) override { warm_ups.push_back(warm_up); }
+  void block_done(const RerollPlan&, int block) override { log_.lines.push_back(fmt::format("block {} done", block)); }
+  std::vector<SlotInfo> infos;
+  std::vector<WarmUp> warm_ups;
+  std::size_t steps = 0;
+
+ private:
+  Log& log_;
+};
+
+plan::Plan b1() {
+  plan::Plan plan;
+  plan.experiment.blocks = 1;
+  for (const char* name : {"A", "B"}) {
+    plan::Arm arm;
+    arm.name = name;
+    arm.scenario.parallel.tp = 2;
+    arm.scenario.parallel.dp = 2;
+    arm.scenario.model.base.layers = {1, 14};
+    arm.scenario.workload.steps = 3;
+    arm.scenario.workload.warmup = 16;
+    arm.scenario.workload.burn_in = 1;
+    arm.scenario.workload.batches = {plan::Batch{}, plan::Batch{}};
+    plan.arms.push_back(arm);
+  }
+  return plan;
+}
+
+plan::RunLayout layout() {
+  plan::RunLayout layout;
+  for (int r = 0; r < 4; ++r) {
+    plan::RankPlace place;
+    place.rank = r;
+    place.replica = r / 2;
+    place.tp_rank = r % 2;
+    layout.ranks.push_back(place);
+  }
+  layout.tp_groups = {{0, 1}, {2, 3}};
+  return layout;
+}
+
+TEST(Experiment, OrderOfOneReroll) {
+  const plan::Plan plan = b1();
+  Log log;
+  Watcher watcher(log);
+  run_experiment(
+      plan, make_schedule(plan), {layout(), layout()},
+      [&](const plan::Scenario&, const plan::RunLayout&) { return std::make_unique<ScriptedExecutor>(log, true); },
+      watcher);
+  const std::vector<std::string> expected = {"allocate",
+                                             "run check hidden",
+                                             "run check hidden",  // correctness before any timing
+                                             "run timed",
+                                             "run timed",
+                                             "run timed",
+                                             "run timed",
+                                             "run timed",
+                                             "run timed",  // warm-up: three windows an arm
+                                             "run",
+                                             "run timed",
+                                             "run timed",
+                                             "run timed check",
+                                             "run timed check",
+                                             "block 0 done",
+                                             "snapshot steady",
+                                             "tear_down",
+                                             "gone"};
+  EXPECT_EQ(log.lines, expected);
+  EXPECT_EQ(watcher.steps, 6U * 2U + 4U * 3U);
+  ASSERT_EQ(watcher.warm_ups.size(), 2U);
+  EXPECT_TRUE(watcher.warm_ups[0].steady);
+  EXPECT_EQ(watcher.warm_ups[0].steps, 6);
+}
+
+TEST(Experiment, IndicesNeverComeTwiceAndBatchShapesStayInStep) {
+  const plan::Plan plan = b1();
+  Log log;
+  Watcher watcher(log);
+  run_experiment(
+      plan, make_schedule(plan), {layout(), layout()},
+      [&](const plan::Scenario&, const plan::RunLayout&) { return std::make_unique<ScriptedExecutor>(log, true); },
+      watcher);
+  EXPECT_EQ(log.slots[0].first_step, log.slots[1].first_step);  // both arms are checked on the same indices
+  std::int64_t free = log.slots[1].first_step + log.slots[1].steps;
+  for (std::size_t i = 2; i < log.slots.size(); ++i) {
+    EXPECT_GE(log.slots[i].first_step, free);
+    EXPECT_EQ(log.slots[i].first_step % 2, 0);  // two batches alternate
+    EXPECT_EQ(log.slots[i].slot, i);
+    free = log.slots[i].first_step + log.slots[i].steps;
+  }
+}
+
+TEST(Experiment, WarmUpThatDriftsHitsItsCap) {
+  const plan::Plan plan = b1();
+  Log log;
+  Watcher watcher(log);
+  run_experiment(
+      plan, make_schedule(plan), {layout(), layout()},
+      [&](const plan::Scenario&, const plan::RunLayout&) { return std::make_unique<ScriptedExecutor>(log, false); },
+      watcher);
+  EXPECT_FALSE(watcher.warm_ups[0].steady);
+  EXPECT_EQ(watcher.warm_ups[0].steps, 16);
+  EXPECT_GT(*watcher.warm_ups[0].slope, 0.01);
+}
+
+TEST(Experiment, SlopeOverTheLastThreeWindows) {
+  EXPECT_FALSE(relative_slope({1, 2}));
+  EXPECT_DOUBLE_EQ(*relative_slope({50, 1, 2, 3}), 1.0);
+  EXPECT_DOUBLE_EQ(*relative_slope({2, 7, 2}), 0.0);
+}
+
+// A failed check ends the run at once: nothing is timed, and the re-roll is gone.
+TEST(Experiment, AFailedCheckStopsBeforeTiming) {
+  const plan::Plan plan = b1();
+  Log log;
+  class Failing final : public Executor {
+   public:
+    explicit Failing(Log& log) : log_(log) {}
+    ~Failing() override { log_.lines.emplace_back("gone"); }
+    std::vector<supervise::SlotReport> run_slot(const control::RunSlot& slot) override {
+      log_.lines.emplace_back(slot.timed ? "timed" : "check");
+      fail(Exit::bad_data, "rank 1: layer 14 token 3 column 2 differs");
+    }
+    void snapshot(const std::string&) override {}
+    void tear_down() override {}
+    const supervise::StorageReport& storage() const noexcept override { return storage_; }
+
+   private:
+    Log& log_;
+    supervise::StorageReport storage_;
+  };
+  Watcher watcher(log);
+  try {
+    run_experiment(
+        plan, make_schedule(plan), {layout(), layout()},
+        [&](const plan::Scenario&, const plan::RunLayout&) { return std::make_unique<Failing>(log); }, watcher);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::bad_data);
+  }
+  EXPECT_EQ(log.lines, (std::vector<std::string>{"check", "gone"}));
+}
+
+}  // namespace
+}  // namespace eb::measure
