@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Fits the token model zipf_ngram to a text by its row-reuse curve, and shows the fit.
 
-The curve: of the first N tokens of a text, the share of n-grams (n = 2, 3, 4) that are new. An n-gram is what a hash head
-turns into a row, so this is the share of looked-up rows that nobody has looked up before.
+The curve: of the first N tokens of a text, the share of n-grams (n = 2, 3, 4) that are new. An n-gram is what a hash
+head turns into a row, so this is the share of looked-up rows that nobody has looked up before.
 
     scripts/fit_token_model.py                  # table of measured against fitted, with the parameters in use
     scripts/fit_token_model.py --search 120     # searches for better parameters for 120 s first
 
-The model here and the one in harness/replay/zipf_ngram.cpp are the same, token by token; docs/token-models.md defines it.
+The model here and the one in harness/replay/zipf_ngram.cpp are the same, token by token; docs/token-models.md defines
+it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ NGRAMS = (2, 3, 4)
 class Parameters:
     """The defaults are the fit to the shipped text."""
 
-    exponent: float = 1.0685  # of the token frequencies: rank r has weight (r + shift)^-exponent
-    shift: float = 2.26
-    repeat: float = 0.947  # chance that a token continues what stands before it
-    pair_share: float = 0.4  # of these, the share that looks at two tokens instead of one
-    tail_one: float = 0.8565  # successor k or later is taken with chance about k^-tail
-    tail_two: float = 0.392
+    exponent: float = 1.067  # of the token frequencies: rank r has weight (r + shift)^-exponent
+    shift: float = 1.87
+    repeat: float = 0.951  # chance that a token continues what stands before it
+    pair_share: float = 0.38  # of these, the share that looks at two tokens instead of one
+    tail_one: float = 0.83  # successor k or later is taken with chance about k^-tail
+    tail_two: float = 0.415
 
 
 def word(value: int) -> np.uint64:

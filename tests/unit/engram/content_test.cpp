@@ -49,6 +49,21 @@ TEST(Content, RowValueUsesTheScaleOfItsBlock) {
   EXPECT_EQ(to_float(out[33]), 3.5F);
 }
 
+TEST(Content, EveryNanOfARowIsTheSame) {
+  const Geometry geometry = make_geometry(preset("tiny"), 1.0);
+  std::vector<std::uint8_t> weights(64, 0x00);
+  weights[0] = 0x7F;
+  weights[1] = 0xFF;
+  weights[32] = 0x38;
+  std::vector<Bf16> out(64);
+  row_value(geometry, weights, std::vector<std::uint8_t>{127, 255}, out);
+  EXPECT_EQ(out[0], kBf16Nan);
+  EXPECT_EQ(out[1], kBf16Nan);
+  EXPECT_EQ(out[2].bits, 0);
+  EXPECT_EQ(out[32].bits, 0x7F80) << "1 x inf";
+  EXPECT_EQ(out[33], kBf16Nan) << "0 x inf";
+}
+
 TEST(Content, SyntheticRowsHaveNoNanAndTameScales) {
   const Geometry geometry = make_geometry(preset("deepseek-v4.1-flash"), 0.001);
   std::vector<std::uint8_t> weights(256);
