@@ -1,0 +1,74 @@
+#include "placement/machine.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+
+#include "harness/base/error.h"
+#include "harness/base/os.h"
+
+namespace eb::placement {
+
+namespace {
+
+std::optional<double> read_number(const std::string& path) {
+  try {
+    return std::stod(read_file(path));  // "16.0 GT/s PCIe", "16"
+  } catch (const std::exception&) {     // no file, "Unknown"
+    return std::nullopt;
+  }
+}
+
+std::int64_t to_limit(rlim_t value) { return value == RLIM_INFINITY ? -1 : static_cast<std::int64_t>(value); }
+
+}  // namespace
+
+std::vector<HugePagePool> read_huge_page_pools(int node, const std::string& root) {
+  struct CloseFolder {
+    void operator()(DIR* opened) const noexcept { ::closedir(opened); }
+  };
+  std::vector<HugePagePool> pools;
+  const std::string folder = fmt::format("{}/sys/devices/system/node/node{}/hugepages", root, node);
+  const std::unique_ptr<DIR, CloseFolder> opened(::opendir(folder.c_str()));
+  if (!opened) return pools;
+  while (const dirent* entry = ::readdir(opened.get())) {
+    long long kib = 0;
+    if (std::sscanf(entry->d_name, "hugepages-%lldkB", &kib) != 1) continue;
+    const std::string pool = folder + "/" + entry->d_name;
+    const auto total = read_number(pool + "/nr_hugepages");
+    const auto free = read_number(pool + "/free_hugepages");
+    if (!total || !free) continue;
+    pools.push_back({kib * 1024, static_cast<std::int64_t>(*total), static_cast<std::int64_t>(*free)});
+  }
+  std::sort(pools.begin(), pools.end(),
+            [](const HugePagePool& a, const HugePagePool& b) { return a.page_bytes < b.page_bytes; });
+  return pools;
+}
+
+std::optional<PciLink> read_pci_link(const std::string& bus_id, const std::string& root) {
+  const std::string folder = root + "/sys/bus/pci/devices/" + bus_id + "/";
+  const auto now_speed = read_number(folder + "current_link_speed");
+  const auto now_width = read_number(folder + "current_link_width");
+  const auto max_speed = read_number(folder + "max_link_speed");
+  const auto max_width = read_number(folder + "max_link_width");
+  if (!now_speed || !now_width || !max_speed || !max_width) return std::nullopt;
+  // A device without PCIe capability shows a width of 0 (or 255).
+  if (*max_width < 1 || *max_width > 64) return std::nullopt;
+  return PciLink{*now_speed, static_cast<int>(*now_width), *max_speed, static_cast<int>(*max_width)};
+}
+
+int read_pci_node(const std::string& bus_id, const std::string& root) {
+  return static_cast<int>(read_number(root + "/sys/bus/pci/devices/" + bus_id + "/numa_node").value_or(-1));
+}
+
+MemlockLimit read_memlock_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) fail_errno(errno, "getrlimit(RLIMIT_MEMLOCK)");
+  return {to_limit(limit.rlim_cur), to_limit(limit.rlim_max)};
+}
+
+}  // namespace eb::placement

@@ -1,0 +1,39 @@
+// What the running machine says beside its topology: huge page pools, PCI links, the limits of this process. Reads
+// sysfs and /proc only; nothing here exists for a machine that was read from a file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace eb::placement {
+
+struct HugePagePool {
+  std::int64_t page_bytes = 0;
+  std::int64_t total = 0;  // pages
+  std::int64_t free = 0;
+};
+// Pools of one NUMA node, by page size; empty where the kernel has none. `root` stands before every path, for tests.
+[[nodiscard]] std::vector<HugePagePool> read_huge_page_pools(int node, const std::string& root = "");
+
+// A PCI device's link as sysfs shows it now, and what device and slot can do. Speeds in GT/s a lane.
+struct PciLink {
+  double now_gt_per_s = 0;  // falls while the device is idle
+  int now_width = 0;
+  double max_gt_per_s = 0;
+  int max_width = 0;
+};
+// nullopt where sysfs shows no link (a virtual or integrated device).
+[[nodiscard]] std::optional<PciLink> read_pci_link(const std::string& bus_id, const std::string& root = "");
+// sysfs's own word for the node of a device; -1 where it states none.
+[[nodiscard]] int read_pci_node(const std::string& bus_id, const std::string& root = "");
+
+struct MemlockLimit {  // bytes; -1: unlimited
+  std::int64_t soft_bytes = 0;
+  std::int64_t hard_bytes = 0;
+};
+// Errors: Error(failure).
+[[nodiscard]] MemlockLimit read_memlock_limit();
+
+}  // namespace eb::placement

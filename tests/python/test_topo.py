@@ -1,0 +1,150 @@
+"""`topo` beside what numactl, numastat, lstopo and the kernel say of the same machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
+DATA = ROOT / "tests" / "data" / "topology"
+
+
+def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def topo(*arguments: str) -> Any:
+    return json.loads(run("topo", "--json", *arguments).stdout)
+
+
+def output_of(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def expand(text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def test_nodes_cpus_and_distances_equal_numactl() -> None:
+    text = output_of("numactl", "--hardware")
+    ours = topo()
+    cpus = {int(node): [int(cpu) for cpu in found.split()] for node, found in re.findall(r"node (\d+) cpus:(.*)", text)}
+    assert {node["node"]: node["cpus"] for node in ours["nodes"]} == cpus
+    rows = re.findall(r"^\s+\d+:((?:\s+\d+)+)\s*$", text.split("node distances:")[1], re.MULTILINE)
+    assert ours["distances"] == [[int(value) for value in row.split()] for row in rows]
+
+
+def test_memory_equals_the_kernels_and_numastats() -> None:
+    nodes = topo()["nodes"]
+    text = output_of("numastat", "-m")
+    line = next(line for line in text.splitlines() if line.startswith("MemTotal"))
+    stated = [float(value) for value in line.split()[1:-1]]  # MB, the last column is the total
+    assert len(nodes) == len(stated)
+    for node, megabytes in zip(nodes, stated, strict=True):
+        # A virtual machine may be given memory between the two readings.
+        assert node["memory_bytes"] <= megabytes * 2**20 * 1.001
+        assert node["memory_bytes"] > 0
+        assert 0 < node["free_bytes"] <= megabytes * 2**20
+
+
+def test_xml_is_read_by_lstopo() -> None:
+    if shutil.which("lstopo") is None and shutil.which("lstopo-no-graphics") is None:
+        pytest.skip("lstopo is not installed")
+    tool = "lstopo-no-graphics" if shutil.which("lstopo-no-graphics") else "lstopo"
+    xml = run("topo", "--xml").stdout
+    read = subprocess.run(
+        [tool, "--if", "xml", "-i", "-", "--of", "console", "--only", "numanode"],
+        input=xml, capture_output=True, text=True, timeout=60, check=True,
+    ).stdout
+    found = [int(number) for number in re.findall(r"NUMANode L#\d+ \(P#(\d+)", read)]
+    assert found == [node["node"] for node in topo()["nodes"]]
+
+
+def test_allowed_cpus_follow_taskset() -> None:
+    first = min(os.sched_getaffinity(0))
+    if shutil.which("taskset") is None:
+        pytest.skip("taskset is not installed")
+    done = subprocess.run(
+        ["taskset", "-c", str(first), BINARY, "topo", "--json"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(done.stdout)["allowed_cpus"] == [first]
+
+
+def test_limits_equal_the_systems() -> None:
+    import resource
+
+    limits = topo()["limits"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    for key, value in (("memlock_soft_bytes", soft), ("memlock_hard_bytes", hard)):
+        assert limits[key] == ("unlimited" if value == resource.RLIM_INFINITY else value)
+    shm = os.statvfs("/dev/shm")
+    assert limits["dev_shm"]["bytes"] == shm.f_blocks * shm.f_frsize
+
+
+def test_huge_page_pools_equal_sysfs() -> None:
+    for node in topo()["nodes"]:
+        folder = Path(f"/sys/devices/system/node/node{node['node']}/hugepages")
+        if not folder.is_dir():
+            pytest.skip("this kernel has no huge page pools")
+        assert {pool["page_bytes"]: pool["total_pages"] for pool in node["huge_pages"]} == {
+            int(re.sub(r"\D", "", pool.name)) * 1024: int((pool / "nr_hugepages").read_text()) for pool in folder.iterdir()
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "far", "gpu_nodes"),
+    [
+        ("two-socket-8gpu.xml", 2, 21, [0, 0, 0, 0, 1, 1, 1, 1]),
+        ("nps4-8gpu.xml", 8, 32, [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_another_machine(name: str, nodes: int, far: int, gpu_nodes: list[int]) -> None:
+    ours = topo("--input", str(DATA / name))
+    assert len(ours["nodes"]) == nodes
+    assert ours["distances"][0][-1] == far
+    assert [device["node"] for device in ours["devices"] if device["kind"] == "gpu"] == gpu_nodes
+    assert ours["limits"]["value"] is None  # another machine's limits are not in its file
+    assert all("free_bytes" not in node for node in ours["nodes"])
+    table = run("topo", "--input", str(DATA / name)).stdout
+    assert table.count("H200") == 8
+
+
+def test_machine_files_are_what_their_script_writes(tmp_path: Path) -> None:
+    script = tmp_path / "make_topologies.py"
+    shutil.copy(DATA / "make_topologies.py", script)
+    subprocess.run(["python3", str(script)], check=True, timeout=60)
+    for name in ("two-socket-8gpu.xml", "nps4-8gpu.xml"):
+        assert (tmp_path / name).read_text() == (DATA / name).read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--input", "/nonexistent.xml"), ("--input", str(DATA / "broken.xml")), ("--xml", "--json"), ("--nonsense",)],
+)
+def test_bad_input_is_usage(arguments: tuple[str, ...]) -> None:
+    done = run("topo", *arguments, code=2)
+    assert done.stdout == ""
+    assert done.stderr.strip()
+
+
+def test_table_has_the_same_nodes() -> None:
+    table = run("topo").stdout
+    for node in topo()["nodes"]:
+        assert re.search(rf"^\s+{node['node']}\s+[\d.]+ [KMGT]iB", table, re.MULTILINE)
+    assert not any(line != line.rstrip() for line in table.splitlines())
