@@ -56,17 +56,6 @@ void ask(std::vector<void*>& pages, std::vector<int>& status, PageNodes& result)
   pages.clear();
 }
 
-double largest_share_error(const PageNodes& result) {
-  std::int64_t known = 0;
-  for (const auto& [node, pages] : result.node_pages) known += pages;
-  double largest = 0;
-  for (const auto& [node, pages] : result.node_pages) {
-    const double share = static_cast<double>(pages) / static_cast<double>(known);
-    largest = std::max(largest, std::sqrt(share * (1 - share) / static_cast<double>(known)));
-  }
-  return largest;
-}
-
 }  // namespace
 
 void count_status(std::span<const int> status, PageNodes& result) {
@@ -107,8 +96,19 @@ PageNodes page_nodes(const std::byte* address, std::size_t bytes, std::int64_t m
     if (pages.size() == kBatch) ask(pages, status, result);
   }
   ask(pages, status, result);
-  if (result.sampled) result.share_error = largest_share_error(result);
+  if (result.sampled) result.share_error = largest_share_error(result.node_pages);
   return result;
+}
+
+double largest_share_error(const std::map<int, std::int64_t>& node_pages) {
+  std::int64_t known = 0;
+  for (const auto& [node, pages] : node_pages) known += pages;
+  double largest = 0;
+  for (const auto& [node, pages] : node_pages) {
+    const double share = static_cast<double>(pages) / static_cast<double>(known);
+    largest = std::max(largest, std::sqrt(share * (1 - share) / static_cast<double>(known)));
+  }
+  return largest;
 }
 
 std::string errno_name(int number) {

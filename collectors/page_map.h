@@ -37,6 +37,9 @@ struct PageNodes {
 // Pure: counts move_pages' status words (node, or -errno) into `result`.
 void count_status(std::span<const int> status, PageNodes& result);
 
+// Pure: sqrt(p(1-p)/n) of the node with the largest one; 0 where no page has a node.
+[[nodiscard]] double largest_share_error(const std::map<int, std::int64_t>& node_pages);
+
 // "EFAULT"; the number as text where the name is not known.
 [[nodiscard]] std::string errno_name(int number);
 

@@ -44,18 +44,19 @@ bool to_bytes(std::int64_t kib, std::int64_t& bytes) {
   return true;
 }
 
-bool is_octal(char digit, char last) { return digit >= '0' && digit <= last; }
-
-// The kernel writes the characters that would break its format as \ooo: \n alone in smaps; \n \t = and blank in
-// numa_maps. It does not escape the backslash itself, so a name that holds "\040" literally reads as a blank: the
-// kernel's own ambiguity.
-std::string unescape(std::string_view text) {
+// The kernel writes the characters that would break its format as \ooo: `escaped` holds these. It does not escape the
+// backslash itself, so a name that holds "\040" literally reads as a blank in numa_maps: the kernel's own ambiguity.
+std::string unescape(std::string_view text, std::string_view escaped) {
   std::string name;
   name.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size() && is_octal(text[i + 1], '3') && is_octal(text[i + 2], '7') &&
-        is_octal(text[i + 3], '7')) {
-      name += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+    unsigned value = 0;
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      const auto [end, error] = std::from_chars(text.data() + i + 1, text.data() + i + 4, value, 8);
+      if (error != std::errc{} || end != text.data() + i + 4 || value > 255) value = 0;
+    }
+    if (value != 0 && escaped.find(static_cast<char>(value)) != std::string_view::npos) {
+      name += static_cast<char>(value);
       i += 3;
     } else {
       name += text[i];
@@ -63,6 +64,9 @@ std::string unescape(std::string_view text) {
   }
   return name;
 }
+
+constexpr std::string_view kNumaMapsEscapes = "\n\t= ";
+constexpr std::string_view kSmapsEscapes = "\n";
 
 // "prefer (many):0-1" and "weighted interleave=static:0" are one policy in two words.
 bool take_policy(std::string_view& line, std::string& policy) {
@@ -94,7 +98,7 @@ bool take_field(std::string_view word, NumaMapsEntry& entry) {
   const std::string_view key = word.substr(0, equals);
   const std::string_view text = word.substr(equals + 1);
   if (key == "file") {
-    entry.file = unescape(text);
+    entry.file = unescape(text, kNumaMapsEscapes);
     return true;
   }
   std::int64_t value = 0;
@@ -134,7 +138,7 @@ bool parse_smaps_head(std::string_view line, SmapsEntry& entry) {
   if (device.find(':') == std::string_view::npos || !to_number(take_word(line), 10, entry.inode)) return false;
   entry.device = device;
   const std::size_t name = line.find_first_not_of(' ');
-  if (name != std::string_view::npos) entry.file = unescape(line.substr(name));
+  if (name != std::string_view::npos) entry.file = unescape(line.substr(name), kSmapsEscapes);
   return true;
 }
 

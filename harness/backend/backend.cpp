@@ -1,0 +1,48 @@
+#include "harness/backend/backend.h"
+
+namespace eb::backend {
+
+// The fake's scripts and the error texts use these names: they are part of the scenario format.
+const char* name(OpKind kind) noexcept {
+  switch (kind) {
+    case OpKind::hash:
+      return "hash";
+    case OpKind::id_exchange:
+      return "id_exchange";
+    case OpKind::sort:
+      return "sort";
+    case OpKind::lookup:
+      return "lookup";
+    case OpKind::row_exchange:
+      return "row_exchange";
+    case OpKind::row_select:
+      return "row_select";
+    case OpKind::gather:
+      return "gather";
+    case OpKind::gather_select:
+      return "gather_select";
+    case OpKind::wkv:
+      return "wkv";
+    case OpKind::wkv_gather:
+      return "wkv_gather";
+    case OpKind::wkv_select:
+      return "wkv_select";
+    case OpKind::gate:
+      return "gate";
+    case OpKind::backbone:
+      return "backbone";
+    case OpKind::expert_exchange:
+      return "expert_exchange";
+    case OpKind::control_gather:
+      return "control_gather";
+    case OpKind::inject:
+      return "inject";
+    case OpKind::copy:
+      return "copy";
+    case OpKind::fill:
+      return "fill";
+  }
+  return "unknown";
+}
+
+}  // namespace eb::backend

@@ -1,0 +1,282 @@
+#include "harness/rank/rank_main.h"
+
+#include <numaif.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include "harness/base/error.h"
+#include "harness/base/mapping.h"
+#include "harness/base/os.h"
+#include "harness/rank/row_reference.h"
+
+namespace eb::rank {
+
+namespace {
+
+using control::Stage;
+
+// Counts of the whole process, so of all its threads.
+struct Faults {
+  std::int64_t minor = 0;
+  std::int64_t major = 0;
+};
+Faults read_faults() noexcept {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return {usage.ru_minflt, usage.ru_majflt};
+}
+
+// bind_ranks: the CPUs and, as numactl --membind does, the memory of the rank's node. What was asked and not obtained
+// is an error.
+void bind_process(const control::Setup& setup) {
+  if (!setup.allowed_cpus.empty()) {
+    const int most = *std::max_element(setup.allowed_cpus.begin(), setup.allowed_cpus.end());
+    const auto cpus = static_cast<std::size_t>(most) + 1;
+    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(cpus), [](cpu_set_t* s) { CPU_FREE(s); });
+    if (!set) throw std::bad_alloc();
+    const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
+    CPU_ZERO_S(bytes, set.get());
+    for (const int cpu : setup.allowed_cpus) CPU_SET_S(static_cast<std::size_t>(cpu), bytes, set.get());
+    if (::sched_setaffinity(0, bytes, set.get()) != 0) {
+      fail_errno(errno, fmt::format("storage.bind_ranks: CPUs {}", fmt::join(setup.allowed_cpus, ",")));
+    }
+  }
+  if (!setup.memory_nodes.empty()) {
+    constexpr std::size_t kBits = 8 * sizeof(unsigned long);
+    std::array<unsigned long, 1024 / kBits> mask{};
+    for (const int node : setup.memory_nodes) {
+      mask.at(static_cast<std::size_t>(node) / kBits) |= 1UL << (static_cast<std::size_t>(node) % kBits);
+    }
+    if (::set_mempolicy(MPOL_BIND, mask.data(), 1024 + 1) != 0) {
+      fail_errno(errno, fmt::format("storage.bind_ranks: memory policy bind:{}", fmt::join(setup.memory_nodes, ",")));
+    }
+  }
+}
+
+class Rank {
+ public:
+  Rank(control::Channel& channel, const RankParts& parts) : channel_(channel), parts_(parts) {}
+
+  // Empty: the supervisor said Stop; else the failure to report.
+  std::optional<control::Failure> serve() {
+    try {
+      while (auto received = channel_.receive_to_rank()) {
+        if (std::holds_alternative<control::Stop>(received->message)) return std::nullopt;
+        std::visit([&](auto& message) { handle(message, received->fds); }, received->message);
+      }
+      return failure("the supervisor is gone", Exit::failure);
+    } catch (const Error& error) {
+      return failure(error.what(), error.exit());
+    } catch (const std::bad_alloc&) {
+      return failure("out of memory", Exit::failure);
+    } catch (const std::exception& error) {
+      return failure(error.what(), Exit::failure);
+    }
+  }
+
+ private:
+  control::Failure failure(const std::string& text, Exit exit) const {
+    return {context_.rank, doing_, text, static_cast<int>(exit)};
+  }
+
+  void handle(const control::Setup& setup, std::vector<UniqueFd>& fds) {
+    doing_ = "start";
+    if (fds.size() != 2) fail(Exit::failure, "setup came with {} descriptors, not 2", fds.size());
+    context_.rank = setup.rank;
+    context_.numa_node = setup.numa_node;
+    context_.instrument = setup.instrument;
+    bind_process(setup);
+    context_.scenario = plan::scenario_from_json(setup.scenario_json);
+    context_.geometry = engram::make_geometry(context_.scenario.model.base, context_.scenario.model.table_scale);
+    context_.layout = plan::make_layout(context_.scenario, context_.geometry);
+    if (setup.arena_bytes > 0) arena_ = Mapping::shared(fds[0].get(), setup.arena_bytes, "arena");
+    context_.arena = {arena_.data(), arena_.size()};
+    const std::size_t ranks = context_.layout.ranks.size();
+    progress_ = Mapping::shared(fds[1].get(), ranks * sizeof(control::RankProgress), "progress page");
+    context_.progress = reinterpret_cast<control::RankProgress*>(progress_.data()) + setup.rank;
+    storage_ = std::make_unique<TableStorage>(context_.scenario, context_.layout, context_.geometry, setup.rank);
+    backend_ = parts_.make_backend(context_);
+    tick();
+    channel_.send(control::Ready{::getpid()});
+  }
+
+  void handle(const control::RunStage& message, std::vector<UniqueFd>& fds) {
+    require_setup();
+    doing_ = message.stage == Stage::stock_open ? "map" : control::name(message.stage);
+    context_.progress->stage = static_cast<std::uint32_t>(message.stage) + 1;
+    tick();
+    control::StageDone done;
+    int descriptor = -1;
+    if (message.stage == Stage::stock_open) {
+      // Stock has no barrier between mapping and registration; the two are still timed apart.
+      channel_.send(timed(Stage::map, [&] { map_named(message.path); }));
+      doing_ = control::name(Stage::register_);
+      channel_.send(timed(Stage::register_, [&] { register_tables(); }));
+      done = timed(Stage::stock_open, [] {});
+    } else {
+      std::string note;
+      done = timed(message.stage, [&] { descriptor = run(message.stage, fds, note); });
+      done.note = note;
+    }
+    tick();
+    if (descriptor >= 0) {
+      channel_.send(done, std::array{descriptor});
+    } else {
+      channel_.send(done);
+    }
+  }
+
+  void handle(const control::Snapshot& message, std::vector<UniqueFd>&) {
+    require_setup();
+    doing_ = "snapshot " + message.label;
+    tick();
+    channel_.send(control::SnapshotDone{message.label, parts_.take_snapshot(context_, *storage_, message.label)});
+  }
+
+  void handle(const control::RunSlot& slot, std::vector<UniqueFd>&) {
+    require_setup();
+    doing_ = fmt::format("slot {}", slot.slot);
+    if (!runner_) fail(Exit::failure, "a slot before the stage prepare");
+    tick();
+    const plan::Scenario arm = plan::scenario_from_json(slot.prefetch_json);
+    const SlotResult result = runner_->run(slot, arm);
+    control::SlotDone done{slot.slot, result.events.size(), result.facts_json};
+    const std::size_t bytes = result.events.size() * sizeof(EventRecord);
+    const UniqueFd events = make_memfd("engram-bench events", std::max<std::size_t>(bytes, 1));
+    if (bytes > 0) {
+      const Mapping target = Mapping::shared(events.get(), bytes, "events");
+      std::memcpy(target.data(), result.events.data(), bytes);
+    }
+    tick();
+    channel_.send(done, std::array{events.get()});
+  }
+
+  void handle(const control::Stop&, std::vector<UniqueFd>&) {}
+
+  // Returns the descriptor to pass on, or -1.
+  int run(Stage stage, std::vector<UniqueFd>& fds, std::string& note) {
+    switch (stage) {
+      case Stage::create: {
+        const int descriptor = storage_->create(&note);
+        return storage_->sharing() == Sharing::descriptor ? descriptor : -1;  // a name travels in the note
+      }
+      case Stage::map:
+        planted_fault(context_.scenario.fault, context_.rank, "before_map");
+        storage_->map(fds.empty() ? UniqueFd() : std::move(fds[0]));
+        return -1;
+      case Stage::policy:
+        storage_->apply_policy();
+        return -1;
+      case Stage::pretouch:
+        storage_->pretouch([this] { tick(); });
+        return -1;
+      case Stage::register_:
+        register_tables();
+        return -1;
+      case Stage::load:
+        load();
+        return -1;
+      case Stage::prepare:
+        prepare();
+        return -1;
+      case Stage::unregister:
+        runner_.reset();
+        storage_->unregister();
+        return -1;
+      case Stage::unmap:
+        storage_->unmap();
+        return -1;
+      case Stage::stock_open:
+        break;
+    }
+    fail(Exit::failure, "stage {} cannot run here", control::name(stage));
+  }
+
+  void map_named(const std::string& path) {
+    planted_fault(context_.scenario.fault, context_.rank, "before_map");
+    storage_->open_named(path);
+  }
+
+  void register_tables() {
+    planted_fault(context_.scenario.fault, context_.rank, "before_register");
+    storage_->register_with(*backend_);
+  }
+
+  void load() {
+    storage_->load([this] {
+      tick();
+      planted_fault(context_.scenario.fault, context_.rank, "during_load");
+    });
+  }
+
+  void prepare() {
+    reference_ = make_row_reference(context_.scenario, context_.geometry);
+    runner_ = parts_.make_runner(context_, *backend_, *storage_, *reference_);
+  }
+
+  template <typename Work>
+  control::StageDone timed(Stage stage, Work work) {
+    control::StageDone done;
+    done.stage = stage;
+    const Faults before = read_faults();
+    done.start_ns = now_ns();
+    work();
+    done.end_ns = now_ns();
+    const Faults after = read_faults();
+    done.minor_faults = after.minor - before.minor;
+    done.major_faults = after.major - before.major;
+    return done;
+  }
+
+  void require_setup() const {
+    if (!storage_) fail(Exit::failure, "a message before Setup");
+  }
+
+  void tick() noexcept { context_.progress->ticks.fetch_add(1, std::memory_order_relaxed); }
+
+  control::Channel& channel_;
+  const RankParts& parts_;
+  RankContext context_;
+  std::string doing_ = "start";
+  Mapping arena_;
+  Mapping progress_;
+  // Destroyed in this order: runner, reference, tables (with their registration), backend.
+  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<TableStorage> storage_;
+  std::unique_ptr<RowReference> reference_;
+  std::unique_ptr<SlotRunner> runner_;
+};
+
+}  // namespace
+
+int run_rank(control::Channel& channel, const RankParts& parts) {
+  Rank rank(channel, parts);
+  const auto failure = rank.serve();
+  if (!failure) return 0;
+  try {
+    channel.send(*failure);
+  } catch (const Error&) {
+    // Nobody is left to hear it.
+  }
+  return failure->exit;
+}
+
+void planted_fault(const plan::Fault& fault, int rank, const char* where) {
+  if (fault.kind == "none" || fault.rank != rank || fault.stage != where) return;
+  if (fault.kind == "kill") ::raise(SIGKILL);
+  if (fault.kind == "fail") fail(Exit::failure, "planted fault {}", where);
+  if (fault.kind == "hang") {
+    for (;;) ::pause();
+  }
+}
+
+}  // namespace eb::rank

@@ -1,0 +1,162 @@
+#include "harness/rank/storage.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "harness/base/error.h"
+#include "harness/rank/table_writer.h"
+#include "placement/backing.h"
+#include "placement/policy.h"
+#include "placement/pretouch.h"
+#include "placement/topology.h"
+
+namespace eb::rank {
+
+namespace {
+
+constexpr std::size_t kPretouchPiece = std::size_t{1} << 30;  // between two calls of progress
+
+[[noreturn]] void refuse(plan::Backing backing) {
+  fail(Exit::usage, "storage.backing {}: not in this version of engram-bench; use shm, memfd, anon or stub",
+       plan::name(backing));
+}
+
+}  // namespace
+
+Sharing sharing_of(const plan::StorageSpec& storage) {
+  if (storage.copies != "one") {
+    fail(Exit::usage, "storage.copies {}: not in this version of engram-bench; use one", storage.copies);
+  }
+  const bool stock = storage.policy.kind == plan::PolicyKind::stock;
+  switch (storage.backing) {
+    case plan::Backing::stub:
+      return Sharing::none;
+    case plan::Backing::anon:
+      return Sharing::private_;
+    case plan::Backing::shm:
+      return stock ? Sharing::named : Sharing::descriptor;
+    case plan::Backing::memfd:
+      if (stock) {
+        fail(Exit::usage, "storage.policy stock shares a named file in /dev/shm: use storage.backing shm, not memfd");
+      }
+      return Sharing::descriptor;
+    case plan::Backing::hugetlb_2m:
+    case plan::Backing::hugetlb_1g:
+    case plan::Backing::shm_thp:
+    case plan::Backing::anon_thp:
+    case plan::Backing::cuda_host_numa:
+    case plan::Backing::hbm:
+      break;
+  }
+  refuse(storage.backing);
+}
+
+TableStorage::TableStorage(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                           const engram::Geometry& geometry, int rank)
+    : scenario_(scenario),
+      geometry_(geometry),
+      place_(layout.ranks.at(static_cast<std::size_t>(rank))),
+      sharing_(sharing_of(scenario.storage)) {
+  if (sharing_ != Sharing::none) {
+    places_ = plan::make_backing_layout(geometry, place_.shard, scenario.storage.layout);
+  }
+}
+
+int TableStorage::create(std::string* path) {
+  const auto bytes = static_cast<std::size_t>(places_.bytes);
+  if (sharing_ == Sharing::named) {
+    placement::NamedFile file = placement::create_stock_file(bytes);
+    fd_ = std::move(file.fd);
+    *path = file.path;
+  } else {
+    fd_ = placement::create_backing(scenario_.storage.backing, bytes);
+  }
+  return fd_.get();
+}
+
+void TableStorage::map(UniqueFd fd) {
+  const auto bytes = static_cast<std::size_t>(places_.bytes);
+  if (sharing_ == Sharing::none) return;
+  if (sharing_ == Sharing::private_) {
+    mapping_ = placement::map_private(bytes);
+    return;
+  }
+  if (fd) fd_ = std::move(fd);
+  if (!fd_) fail(Exit::failure, "the backing's descriptor did not arrive");
+  mapping_ = Mapping::shared(fd_.get(), bytes, "tables");
+}
+
+void TableStorage::open_named(const std::string& path) {
+  if (!fd_) fd_ = placement::open_stock_file(path);
+  mapping_ = Mapping::shared(fd_.get(), static_cast<std::size_t>(places_.bytes), path.c_str());
+}
+
+void TableStorage::apply_policy() {
+  if (!leader() || !mapping_) return;
+  const plan::Policy& policy = scenario_.storage.policy;
+  if (policy.kind == plan::PolicyKind::none || policy.kind == plan::PolicyKind::stock) return;
+  const auto topology = placement::read_topology(placement::Devices::skip);
+  placement::apply(placement::resolve(policy, topology), mapping_.data(), mapping_.size());
+}
+
+void TableStorage::pretouch(const std::function<void()>& progress) {
+  if (!mapping_ || scenario_.storage.policy.kind == plan::PolicyKind::stock) return;
+  for (std::size_t done = 0; done < mapping_.size(); done += kPretouchPiece) {
+    placement::pretouch(scenario_.storage.pretouch, scenario_.storage.pretouch_threads, leader(),
+                        mapping_.data() + done, std::min(kPretouchPiece, mapping_.size() - done));
+    if (progress) progress();
+  }
+}
+
+void TableStorage::register_with(backend::Backend& backend) {
+  if (mapping_) registration_ = backend.register_table(mapping_.data(), mapping_.size());
+}
+
+void TableStorage::load(const std::function<void()>& progress) {
+  if (!leader() || !mapping_) return;
+  const auto source = make_table_source(scenario_, geometry_);
+  write_tables(*source, geometry_, place_.shard, scenario_.storage.layout, places_, mapping_.data(),
+               allowed_cpu_count(), progress);
+}
+
+void TableStorage::unmap() noexcept {
+  registration_.reset();
+  mapping_.reset();
+  fd_.reset();
+}
+
+std::vector<kernels::TableView> TableStorage::views() const {
+  std::vector<kernels::TableView> views;
+  if (!mapping_) return views;
+  if (!registration_) fail(Exit::failure, "tables are not registered");
+  const std::byte* base = registration_->device_address();
+  const bool quantised = geometry_.model.format == engram::RowFormat::e4m3_ue8m0;
+  for (std::size_t i = 0; i < places_.layers.size(); ++i) {
+    const plan::TablePlace& place = places_.layers[i];
+    kernels::TableView view;
+    view.weights = base + place.weights_offset;
+    view.scales = quantised ? base + place.scales_offset : nullptr;
+    view.weight_stride = place.weight_stride;
+    view.scale_stride = quantised ? place.scale_stride : 0;
+    view.first_row = place_.shard.rows[i].first;
+    view.rows = place_.shard.rows[i].count;
+    view.dim = geometry_.model.dim;
+    view.block = quantised ? geometry_.model.block : 0;
+    view.format = quantised ? kernels::RowFormat::e4m3_ue8m0 : kernels::RowFormat::bf16;
+    views.push_back(view);
+  }
+  return views;
+}
+
+int allowed_cpu_count() noexcept {
+  cpu_set_t* set = CPU_ALLOC(4096);  // larger than cpu_set_t's 1024, so that big machines are not an EINVAL
+  if (set == nullptr) return 1;
+  const std::size_t bytes = CPU_ALLOC_SIZE(4096);
+  CPU_ZERO_S(bytes, set);
+  const int count = ::sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 1;
+  CPU_FREE(set);
+  return std::max(1, count);
+}
+
+}  // namespace eb::rank

@@ -1,0 +1,80 @@
+// One rank's table mapping through its life: create -> map -> policy -> pre-touch -> register -> load -> ... -> unmap
+// (docs/life-cycle.md). Each call is one stage; the supervisor's messages are the barriers between. One thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/backend/backend.h"
+#include "harness/base/mapping.h"
+#include "harness/base/unique_fd.h"
+#include "harness/engram/geometry.h"
+#include "harness/plan/layout.h"
+#include "harness/plan/scenario.h"
+#include "kernels/lookup.h"
+
+namespace eb::rank {
+
+// How a backing comes to its readers.
+enum class Sharing {
+  none,        // stub: no tables at all
+  private_,    // anonymous memory of one rank
+  descriptor,  // a descriptor passed by the supervisor
+  named,       // policy stock: a name in /dev/shm that every reader opens
+};
+// Errors: Error(usage) for a combination that is not built (stock on a backing without a name, copies).
+[[nodiscard]] Sharing sharing_of(const plan::StorageSpec& storage);
+
+class TableStorage {
+ public:
+  // All references must outlive the object.
+  TableStorage(const plan::Scenario& scenario, const plan::RunLayout& layout, const engram::Geometry& geometry,
+               int rank);
+  TableStorage(const TableStorage&) = delete;
+  TableStorage& operator=(const TableStorage&) = delete;
+
+  [[nodiscard]] bool leader() const noexcept { return place_.backing_leader; }
+  [[nodiscard]] Sharing sharing() const noexcept { return sharing_; }
+
+  // Leader of a shared backing: creates it, sized, nothing allocated. The descriptor stays this object's.
+  // `named`: also returns the path in `path`. Errors: Error(failure).
+  int create(std::string* path);
+  // Maps the backing: `fd` of a shared one (the leader may be given its own again), nothing for a private one.
+  void map(UniqueFd fd);
+  // stock: the leader maps what it created, everybody else opens `path`.
+  void open_named(const std::string& path);
+  // Leader: sets storage.policy on the object (or on the private memory), before any touch.
+  void apply_policy();
+  // Leader: pre-touches as storage.pretouch says. `progress` is called now and then.
+  void pretouch(const std::function<void()>& progress);
+  void register_with(backend::Backend& backend);
+  // Leader: writes every byte. `progress` as LoadProgress.
+  void load(const std::function<void()>& progress);
+  void unregister() noexcept { registration_.reset(); }
+  void unmap() noexcept;
+
+  // Of each layer, device addresses. Empty for a stub.
+  [[nodiscard]] std::vector<kernels::TableView> views() const;
+  [[nodiscard]] const Mapping& mapping() const noexcept { return mapping_; }
+  [[nodiscard]] const plan::BackingLayout& places() const noexcept { return places_; }
+  [[nodiscard]] const UniqueFd& descriptor() const noexcept { return fd_; }  // of a shared backing
+
+ private:
+  const plan::Scenario& scenario_;
+  const engram::Geometry& geometry_;
+  plan::RankPlace place_;
+  Sharing sharing_;
+  plan::BackingLayout places_;
+  UniqueFd fd_;
+  Mapping mapping_;
+  std::unique_ptr<backend::Registration> registration_;  // released before the mapping it covers
+};
+
+// CPUs this process may use: threads for pre-touch and load.
+[[nodiscard]] int allowed_cpu_count() noexcept;
+
+}  // namespace eb::rank

@@ -1,0 +1,87 @@
+#include "harness/supervise/memory_need.h"
+
+#include <algorithm>
+
+#include "harness/base/error.h"
+#include "harness/engram/ledger.h"
+
+namespace eb::supervise {
+
+namespace {
+
+// Of a rank without tables and weights: code, libraries, thread stacks, BLAS buffers. Measured, rounded up:
+// docs/design/002-processes.md.
+constexpr std::int64_t kProcessBytes = 64LL << 20;
+constexpr std::int64_t kWeightElementBytes = 4;  // the CPU's matrices are float32
+constexpr std::int64_t kBf16Bytes = 2;
+
+std::int64_t weights_of_rank(const plan::Scenario& scenario, const engram::Geometry& geometry) {
+  const engram::Model& model = scenario.model.base;
+  const plan::Backbone& backbone = scenario.model.backbone;
+  const std::int64_t wkv = std::int64_t{model.hidden} * (model.hc_mult + 1) * geometry.columns * model.dim;
+  const std::int64_t parts = scenario.parallel.sequence_parallel ? 1 : scenario.parallel.tp;
+  const auto layers = static_cast<std::int64_t>(geometry.layers.size());
+  const auto backbone_elements = static_cast<std::int64_t>(
+      static_cast<double>(backbone.layers) * static_cast<double>(backbone.weight_bytes_per_layer) * backbone.scale);
+  return (layers * wkv / parts + backbone_elements / scenario.parallel.tp) * kWeightElementBytes;
+}
+
+std::int64_t buffers_of_rank(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                             const engram::Geometry& geometry) {
+  const engram::Model& model = scenario.model.base;
+  const std::int64_t tokens = scenario.workload.max_tokens(scenario.parallel.dp);
+  engram::LedgerInput input;
+  input.tp = scenario.parallel.tp;
+  input.dp = scenario.parallel.dp;
+  input.edp_group = layout.edp_group_size;
+  input.table_mode = scenario.parallel.table_mode;
+  input.layout = scenario.storage.layout;
+  input.max_tokens = tokens;
+  const std::int64_t staging = engram::make_ledger(geometry, input).staging_bytes_per_rank;
+  const std::int64_t group = scenario.parallel.table_mode == plan::TableMode::dp_sharded ? layout.edp_group_size : 1;
+  const auto layers = static_cast<std::int64_t>(geometry.layers.size());
+  const std::int64_t gathered = tokens * geometry.columns * model.dim * kBf16Bytes * layers * 2 * group;
+  const std::int64_t kv = tokens * model.hidden * (model.hc_mult + 1) * kBf16Bytes * 2;
+  const std::int64_t hidden = tokens * model.hidden * model.hc_mult * kBf16Bytes * 4;
+  return staging + gathered + kv + hidden;
+}
+
+}  // namespace
+
+std::string MemoryEstimate::text() const {
+  return fmt::format("tables {}, weights {}, buffers {}, messages {}, processes {}",
+                     placement::human_bytes(table_bytes), placement::human_bytes(weight_bytes),
+                     placement::human_bytes(buffer_bytes), placement::human_bytes(arena_bytes),
+                     placement::human_bytes(process_bytes));
+}
+
+MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                               const engram::Geometry& geometry, std::int64_t arena_bytes) {
+  MemoryEstimate estimate;
+  const std::int64_t ranks = scenario.ranks();
+  if (scenario.storage.backing != plan::Backing::stub) {
+    for (const plan::BackingPlace& backing : layout.backings) estimate.table_bytes += backing.bytes;
+  }
+  estimate.arena_bytes = arena_bytes;
+  estimate.weight_bytes = ranks * weights_of_rank(scenario, geometry);
+  estimate.buffer_bytes = ranks * buffers_of_rank(scenario, layout, geometry);
+  estimate.process_bytes = ranks * kProcessBytes;
+  placement::MemoryNeed& need = estimate.need;
+  const bool anonymous = scenario.storage.backing == plan::Backing::anon;
+  (anonymous ? need.private_bytes : need.shared_bytes) += estimate.table_bytes;
+  if (scenario.storage.backing == plan::Backing::shm) need.shm_file_bytes = estimate.table_bytes;
+  if (scenario.storage.policy.kind == plan::PolicyKind::bind) need.bind_nodes = scenario.storage.policy.nodes;
+  need.shared_bytes += estimate.arena_bytes;
+  need.private_bytes += estimate.weight_bytes + estimate.buffer_bytes + estimate.process_bytes;
+  return estimate;
+}
+
+void require_memory(const MemoryEstimate& estimate, const placement::MemoryLimits& limits) {
+  const std::vector<std::string> lines = placement::missing_memory(estimate.need, limits);
+  if (lines.empty()) return;
+  fail(Exit::failure,
+       "not enough memory, nothing was allocated: {} ({}). Lower model.table_scale or the batch, or free memory",
+       fmt::join(lines, "; "), estimate.text());
+}
+
+}  // namespace eb::supervise

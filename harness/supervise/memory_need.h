@@ -1,0 +1,34 @@
+// What a re-roll will take of the machine's memory, from the ledger, before anything is allocated. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "harness/engram/geometry.h"
+#include "harness/plan/layout.h"
+#include "harness/plan/scenario.h"
+#include "placement/backing.h"
+
+namespace eb::supervise {
+
+struct MemoryEstimate {
+  std::int64_t table_bytes = 0;    // all backings
+  std::int64_t arena_bytes = 0;    // messages between CPU ranks
+  std::int64_t weight_bytes = 0;   // all ranks: wkv and backbone, float32 on the CPU
+  std::int64_t buffer_bytes = 0;   // all ranks: staging, gathered rows, kv, hidden states
+  std::int64_t process_bytes = 0;  // all ranks: the process itself
+  placement::MemoryNeed need;
+
+  [[nodiscard]] std::int64_t total_bytes() const noexcept { return need.shared_bytes + need.private_bytes; }
+  // "tables 188.8 GiB, weights 1.0 GiB, ...".
+  [[nodiscard]] std::string text() const;
+};
+
+[[nodiscard]] MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                                             const engram::Geometry& geometry, std::int64_t arena_bytes);
+
+// Error(failure) with need, limits and figures where it does not fit.
+void require_memory(const MemoryEstimate& estimate, const placement::MemoryLimits& limits);
+
+}  // namespace eb::supervise

@@ -1,0 +1,87 @@
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+
+#include "harness/rank/backend_factory.h"
+#include "harness/rank/checkpoint.h"
+#include "harness/rank/storage.h"
+#include "harness/supervise/binding.h"
+#include "harness/supervise/memory_need.h"
+#include "harness/supervise/reroll.h"
+#include "placement/policy.h"
+#include "placement/topology.h"
+
+namespace eb::supervise {
+
+namespace {
+
+// Runs `check`; what it throws is an obstacle of `arm`.
+void try_check(std::vector<Obstacle>& obstacles, const std::string& arm, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    const Obstacle obstacle{error.exit(), arm.empty() ? error.what() : fmt::format("arm {}: {}", arm, error.what())};
+    obstacles.push_back(obstacle);
+  }
+}
+
+void check_shm_folder() {
+  struct statvfs state {};
+  if (::statvfs(placement::kShmFolder, &state) != 0) fail_errno(errno, placement::kShmFolder);
+  if ((state.f_flag & ST_RDONLY) != 0 || ::access(placement::kShmFolder, W_OK) != 0) {
+    fail(Exit::failure, "{} cannot be written: storage.backing shm needs it; use memfd", placement::kShmFolder);
+  }
+}
+
+void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const plan::Scenario& scenario,
+               const placement::Topology& topology) {
+  const auto check = [&](const std::function<void()>& body) { try_check(obstacles, arm, body); };
+  check([&] {
+    const std::string missing = rank::missing_backend(scenario.device.backend);
+    if (!missing.empty()) throw Error(Exit::skipped, missing);
+  });
+  rank::Sharing sharing = rank::Sharing::none;
+  check([&] { sharing = rank::sharing_of(scenario.storage); });
+  if (sharing != rank::Sharing::none) {
+    check([&] { static_cast<void>(placement::resolve(scenario.storage.policy, topology)); });
+  }
+  if (scenario.storage.backing == plan::Backing::shm) check(check_shm_folder);
+  check([&] {
+    const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
+    const plan::RunLayout layout = plan::make_layout(scenario, geometry);
+    static_cast<void>(bind_ranks(scenario, layout, topology));
+    const std::size_t arena = backend::arena_bytes(rank::run_groups(layout));
+    require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena)),
+                   placement::read_memory_limits());
+    if (!scenario.storage.checkpoint.empty()) rank::Checkpoint(scenario.storage.checkpoint, geometry);
+  });
+}
+
+int order_of(Exit exit) {
+  switch (exit) {
+    case Exit::usage:
+      return 0;
+    case Exit::skipped:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+}  // namespace
+
+std::vector<Obstacle> preflight(const plan::Plan& plan) {
+  std::vector<Obstacle> found;
+  const placement::Topology topology = placement::read_topology(placement::Devices::skip);
+  for (const plan::Arm& arm : plan.arms) check_arm(found, plan.arms.size() > 1 ? arm.name : "", arm.scenario, topology);
+  if (plan.arms.empty()) check_arm(found, "", plan.base, topology);
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Obstacle& a, const Obstacle& b) { return order_of(a.exit) < order_of(b.exit); });
+  return found;
+}
+
+}  // namespace eb::supervise

@@ -1,0 +1,296 @@
+#include "harness/supervise/reroll.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "harness/base/mapping.h"
+#include "harness/base/os.h"
+#include "harness/rank/step_runner.h"
+#include "harness/rank/storage.h"
+#include "harness/supervise/binding.h"
+#include "harness/supervise/crew.h"
+#include "harness/supervise/memory_need.h"
+#include "harness/supervise/signals.h"
+#include "placement/backing.h"
+#include "placement/policy.h"
+#include "placement/topology.h"
+
+namespace eb::supervise {
+
+namespace {
+
+using control::Stage;
+
+constexpr int kEndMs = 5'000;  // for a rank to end by itself after Stop
+
+std::vector<int> all_ranks(const plan::RunLayout& layout) {
+  std::vector<int> ranks(layout.ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::vector<int> leaders_of(const plan::RunLayout& layout) {
+  std::vector<int> ranks;
+  for (const plan::BackingPlace& backing : layout.backings) ranks.push_back(backing.leader);
+  return ranks;
+}
+
+// The groups of ranks that register one after another; within a group all at once.
+std::vector<std::vector<int>> register_groups(plan::RegisterOrder order, const plan::RunLayout& layout) {
+  const std::vector<int> all = all_ranks(layout);
+  switch (order) {
+    case plan::RegisterOrder::concurrent:
+      return {all};
+    case plan::RegisterOrder::serial: {
+      std::vector<std::vector<int>> groups;
+      for (const int rank : all) groups.push_back({rank});
+      return groups;
+    }
+    case plan::RegisterOrder::leader_first:
+      break;
+  }
+  std::vector<int> leaders = leaders_of(layout);
+  std::sort(leaders.begin(), leaders.end());
+  std::vector<int> others;
+  std::set_difference(all.begin(), all.end(), leaders.begin(), leaders.end(), std::back_inserter(others));
+  if (others.empty()) return {leaders};
+  return {leaders, others};
+}
+
+}  // namespace
+
+struct Reroll::Impl {
+  Impl(const plan::Scenario& scenario_in, const plan::RunLayout& layout_in, const Options& options_in)
+      : scenario(scenario_in), layout(layout_in), options(options_in) {}
+  ~Impl() {
+    if (crew) crew->kill_all();
+    for (const auto& [backing, path] : stock_paths) placement::unlink_stock_file(path);
+    // A leader that was killed before it could say its file's name: its owner is gone now.
+    if (sharing == rank::Sharing::named) clean_stale();
+  }
+
+  void start();
+  void create_and_map();
+  void stock_life_cycle();
+  void life_cycle();
+  void prepare();
+
+  void run(Stage stage, const std::vector<int>& ranks);
+  void collect_stage(Stage answer, const std::vector<int>& ranks, const std::string& doing);
+  void record(int rank, const control::StageDone& done);
+  void snapshot(const std::string& label);
+  void supervisor_fault(const char* where) const;
+
+  plan::Scenario scenario;
+  plan::RunLayout layout;
+  Options options;
+  engram::Geometry geometry;
+  rank::Sharing sharing = rank::Sharing::none;
+  std::vector<RankBinding> bindings;
+  std::size_t arena_bytes = 0;
+  UniqueFd arena;
+  std::unique_ptr<Crew> crew;
+  std::map<int, UniqueFd> descriptors;     // of each backing, until all readers have it
+  std::map<int, std::string> stock_paths;  // of each backing, until unlinked
+  StorageReport report;
+};
+
+// A planted fault of the supervisor itself: it dies as if killed from outside.
+void Reroll::Impl::supervisor_fault(const char* where) const {
+  const plan::Fault& fault = scenario.fault;
+  if (fault.kind == "kill" && fault.rank == -1 && fault.stage == where) ::raise(SIGKILL);
+}
+
+void Reroll::Impl::start() {
+  sharing = rank::sharing_of(scenario.storage);
+  geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
+  const placement::Topology topology = placement::read_topology(placement::Devices::skip);
+  if (sharing != rank::Sharing::none) static_cast<void>(placement::resolve(scenario.storage.policy, topology));
+  bindings = bind_ranks(scenario, layout, topology);
+  const auto groups = rank::run_groups(layout);
+  arena_bytes = backend::arena_bytes(groups);
+  require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena_bytes)),
+                 placement::read_memory_limits());
+  arena = make_memfd("engram-bench arena", std::max<std::size_t>(arena_bytes, 1));
+
+  const std::int64_t begin = now_ns();
+  crew = std::make_unique<Crew>(layout, options.timeout_ms, std::vector<std::string>{"rank"});
+  const std::string scenario_json = plan::to_json(scenario);
+  for (const plan::RankPlace& place : layout.ranks) {
+    const RankBinding& binding = bindings[static_cast<std::size_t>(place.rank)];
+    control::Setup setup;
+    setup.rank = place.rank;
+    setup.scenario_json = scenario_json;
+    setup.arena_bytes = arena_bytes;
+    setup.allowed_cpus = binding.cpus;
+    setup.memory_nodes = binding.memory_nodes;
+    setup.numa_node = binding.numa_node;
+    setup.instrument = options.instrument;
+    crew->send(place.rank, setup, std::array{arena.get(), crew->progress_fd()});
+  }
+  crew->collect(all_ranks(layout), "start",
+                [](int, const auto& received) { return std::holds_alternative<control::Ready>(received.message); });
+  report.ranks_ready_ns = now_ns() - begin;
+}
+
+void Reroll::Impl::record(int rank, const control::StageDone& done) {
+  report.stages.push_back({rank, done.stage, done.start_ns, done.end_ns, done.minor_faults, done.major_faults});
+}
+
+// Until every rank has said that `answer` is done; other stages it reports on the way are recorded as well.
+void Reroll::Impl::collect_stage(Stage answer, const std::vector<int>& ranks, const std::string& doing) {
+  crew->collect(ranks, doing, [&](int rank, control::Received<control::ToSupervisor>& received) {
+    const auto* done = std::get_if<control::StageDone>(&received.message);
+    if (done == nullptr) return false;
+    if (done->stage != Stage::stock_open) record(rank, *done);
+    const int backing = layout.ranks[static_cast<std::size_t>(rank)].backing;
+    if (done->stage == Stage::create && !received.fds.empty()) descriptors[backing] = std::move(received.fds[0]);
+    if (done->stage == Stage::create && !done->note.empty()) stock_paths[backing] = done->note;
+    return done->stage == answer;
+  });
+}
+
+void Reroll::Impl::run(Stage stage, const std::vector<int>& ranks) {
+  for (const int rank : ranks) crew->send(rank, control::RunStage{stage, {}});
+  collect_stage(stage, ranks, control::name(stage));
+}
+
+void Reroll::Impl::snapshot(const std::string& label) {
+  if (sharing == rank::Sharing::none) return;  // nothing is mapped
+  const std::vector<int> ranks = all_ranks(layout);
+  for (const int rank : ranks) crew->send(rank, control::Snapshot{label});
+  std::vector<SnapshotReport> found;
+  crew->collect(ranks, "snapshot " + label, [&](int rank, control::Received<control::ToSupervisor>& received) {
+    auto* done = std::get_if<control::SnapshotDone>(&received.message);
+    if (done == nullptr) return false;
+    found.push_back({rank, done->label, std::move(done->json)});
+    return true;
+  });
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  std::move(found.begin(), found.end(), std::back_inserter(report.snapshots));
+}
+
+void Reroll::Impl::create_and_map() {
+  if (sharing == rank::Sharing::descriptor) run(Stage::create, leaders_of(layout));
+  supervisor_fault("before_map");
+  for (const plan::RankPlace& place : layout.ranks) {
+    const auto found = descriptors.find(place.backing);
+    std::vector<int> fds;
+    if (found != descriptors.end()) fds.push_back(found->second.get());
+    crew->send(place.rank, control::RunStage{Stage::map, {}}, fds);
+  }
+  collect_stage(Stage::map, all_ranks(layout), control::name(Stage::map));
+  descriptors.clear();  // the readers hold the backing now; it ends with them
+}
+
+void Reroll::Impl::life_cycle() {
+  create_and_map();
+  snapshot("after_map");
+  run(Stage::policy, leaders_of(layout));
+  run(Stage::pretouch, leaders_of(layout));
+  snapshot("after_pretouch");
+  supervisor_fault("before_register");
+  for (const auto& group : register_groups(scenario.storage.register_order, layout)) run(Stage::register_, group);
+}
+
+// Stock vLLM's order: the name goes out, each rank opens, maps and registers at once, nothing is set or touched before,
+// errors of all are gathered, then the name goes.
+void Reroll::Impl::stock_life_cycle() {
+  run(Stage::create, leaders_of(layout));
+  supervisor_fault("before_map");
+  for (const auto& group : register_groups(scenario.storage.register_order, layout)) {
+    for (const int rank : group) {
+      const int backing = layout.ranks[static_cast<std::size_t>(rank)].backing;
+      crew->send(rank, control::RunStage{Stage::stock_open, stock_paths.at(backing)});
+    }
+    supervisor_fault("before_register");
+    collect_stage(Stage::stock_open, group, "map and register");
+  }
+  for (const auto& [backing, path] : stock_paths) placement::unlink_stock_file(path);
+  stock_paths.clear();
+}
+
+void Reroll::Impl::prepare() {
+  if (sharing == rank::Sharing::none) {
+    // No tables: only the stages before which a fault is planted have a meaning, and the pipeline itself.
+    supervisor_fault("before_map");
+    run(Stage::prepare, all_ranks(layout));
+    return;
+  }
+  if (sharing == rank::Sharing::named) {
+    stock_life_cycle();
+  } else {
+    life_cycle();
+  }
+  snapshot("after_register");
+  for (const int rank : leaders_of(layout)) crew->send(rank, control::RunStage{Stage::load, {}});
+  supervisor_fault("during_load");
+  collect_stage(Stage::load, leaders_of(layout), control::name(Stage::load));
+  snapshot("after_load");
+  run(Stage::prepare, all_ranks(layout));
+}
+
+Reroll::Reroll(const plan::Scenario& scenario, const plan::RunLayout& layout, const Options& options)
+    : impl_(std::make_unique<Impl>(scenario, layout, options)) {
+  clean_stale();
+  impl_->start();
+  impl_->prepare();
+}
+
+Reroll::~Reroll() = default;
+
+std::vector<SlotReport> Reroll::run_slot(const control::RunSlot& slot) {
+  Impl& impl = *impl_;
+  const std::vector<int> ranks = all_ranks(impl.layout);
+  for (const int rank : ranks) impl.crew->send(rank, slot);
+  if (impl.scenario.fault.rank == -1 && impl.scenario.fault.stage == "in_step") {
+    // Once a step runs; a slot that is over before is late enough as well.
+    for (int i = 0; i < 1000 && impl.crew->progress(0).step.load() == 0; ++i) ::usleep(1000);
+    impl.supervisor_fault("in_step");
+  }
+  std::vector<SlotReport> reports(ranks.size());
+  impl.crew->collect(ranks, fmt::format("slot {}", slot.slot), [&](int rank, auto& received) {
+    auto* done = std::get_if<control::SlotDone>(&received.message);
+    if (done == nullptr) return false;
+    SlotReport& report = reports[static_cast<std::size_t>(rank)];
+    report.rank = rank;
+    report.facts_json = std::move(done->facts_json);
+    const std::size_t bytes = done->event_count * sizeof(rank::EventRecord);
+    struct stat state {};
+    if (received.fds.size() != 1 || ::fstat(received.fds[0].get(), &state) != 0 ||
+        static_cast<std::uint64_t>(state.st_size) < bytes) {
+      fail(Exit::failure, "{}: slot {}: its events did not arrive", impl.crew->label(rank), slot.slot);
+    }
+    if (bytes > 0) {
+      const Mapping source = Mapping::shared(received.fds[0].get(), bytes, "events");
+      report.events.resize(done->event_count);
+      std::memcpy(report.events.data(), source.data(), bytes);
+    }
+    return true;
+  });
+  return reports;
+}
+
+void Reroll::snapshot(const std::string& label) { impl_->snapshot(label); }
+
+void Reroll::tear_down() {
+  Impl& impl = *impl_;
+  const std::vector<int> ranks = all_ranks(impl.layout);
+  impl.run(Stage::unregister, ranks);
+  impl.run(Stage::unmap, ranks);
+  for (const int rank : ranks) impl.crew->send(rank, control::Stop{});
+  impl.crew->wait_all(kEndMs);
+}
+
+const StorageReport& Reroll::storage() const noexcept { return impl_->report; }
+
+void clean_stale() { placement::remove_stale_stock_files(); }
+
+}  // namespace eb::supervise
