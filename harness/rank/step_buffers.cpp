@@ -88,7 +88,10 @@ StepBuffers::StepBuffers(Backend& backend, const StepShape& shape, const StepLim
     const std::int64_t rows = most.lookup * shape.part;
     table.staging = make(backend, rows * shape.dim, 2, "staging");
     table.order = make(backend, rows, 4, "lookup order");
-    if (!shape.rows_in_staging()) table.rows = make(backend, most.window * shape.row_width(), 2, "gathered rows");
+    if (shape.rows_in_staging())
+      table.witness = make(backend, rows * kWitness, 2, "rows as consumed");
+    else
+      table.rows = make(backend, most.window * shape.row_width(), 2, "gathered rows");
     tables.push_back(std::move(table));
   }
   if (shape.edp > 1) exchanged = make(backend, shape.edp * most.lookup * shape.part * shape.dim, 2, "exchanged rows");

@@ -21,6 +21,10 @@ inline constexpr int kInFlight = 2;
 // that what an earlier step left behind is never what this one would have written.
 inline constexpr std::int64_t kPoolSlack = 64;
 
+// Elements of each row that a checked step keeps from the moment of consumption, where wkv reads staging itself: a
+// lookup that comes later would put everything right again before the check looks.
+inline constexpr int kWitness = 8;
+
 // Largest token counts of the steps that the buffers are for.
 struct StepLimits {
   StepTokens most;
@@ -40,6 +44,7 @@ struct TableBuffers {
   BufferPtr staging;  // [lookup tokens][part][dim] BF16
   BufferPtr order;    // [lookup tokens * part] int32: prefetch.order = table
   BufferPtr rows;     // [window][columns][dim] BF16: what wkv reads; null where that is staging itself
+  BufferPtr witness;  // [window][columns][kWitness] BF16, only without `rows`: what the consumer of a checked step saw
 };
 
 struct StepBuffers {

@@ -113,6 +113,12 @@ void check_rows(const StepShape& shape, const engram::Geometry& geometry, const 
         const Bf16* found = rows + (token * shape.columns + column) * shape.dim;
         if (std::memcmp(found, wanted.data(), wanted.size() * sizeof(Bf16)) != 0)
           wrong_row(shape, layer_of(geometry, table), output.tokens.window_first + token, column, row, wanted, found);
+        if (!output.witness.empty()) {
+          const auto place = static_cast<std::size_t>((token * shape.columns + column) * kWitness);
+          const Bf16* seen = output.witness[static_cast<std::size_t>(table)].data() + place;
+          if (std::memcmp(seen, wanted.data(), kWitness * sizeof(Bf16)) != 0)
+            wrong_row(shape, layer_of(geometry, table), output.tokens.window_first + token, column, row, wanted, seen);
+        }
         ++compared;
       }
     }

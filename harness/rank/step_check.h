@@ -34,10 +34,11 @@ struct CheckFacts {
 // What the last step of a slot left behind, on the host.
 struct StepOutput {
   StepTokens tokens;
-  std::vector<std::int32_t> ids;        // [tokens.lookup][tables][columns]
-  std::vector<std::vector<Bf16>> rows;  // [tables] of [window][columns][dim]
-  std::vector<Bf16> hidden;             // [window_valid][copies][hidden]
-  std::vector<std::uint8_t> masked;     // [own tokens]
+  std::vector<std::int32_t> ids;           // [tokens.lookup][tables][columns]
+  std::vector<std::vector<Bf16>> rows;     // [tables] of [window][columns][dim]
+  std::vector<std::vector<Bf16>> witness;  // [tables] of [window][columns][kWitness]; empty: rows were kept as consumed
+  std::vector<Bf16> hidden;                // [window_valid][copies][hidden]
+  std::vector<std::uint8_t> masked;        // [own tokens]
 };
 
 // Row ids of a batch by the reference hash, chunk by chunk: [tokens][tables][columns].

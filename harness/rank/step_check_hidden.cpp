@@ -41,8 +41,8 @@ void compare(const StepShape& shape, const Compared& at, double wanted, Bf16 fou
   if (!std::isfinite(wanted)) return;  // a checkpoint's own infinities
   const double error = std::abs(value(found) - wanted);
   if (!(error <= bound))  // a NaN fails too
-    fail(Exit::bad_data, "rank {}: layer {}, token {}: {}[{}] should be {} within {}, found {}", shape.rank, at.layer,
-         at.token, at.what, at.place, wanted, bound, value(found));
+    fail(Exit::bad_data, "rank {}: layer {}, token {} of the window: {}[{}] should be {} within {}, found {}",
+         shape.rank, at.layer, at.token, at.what, at.place, wanted, bound, value(found));
   if (bound > 0) check.max_error = std::max(check.max_error, error / bound);
 }
 

@@ -168,6 +168,7 @@ void StepProgram::consume(const StepInput& step, int table) {
   log_.mark(parts_.main, EventKind::consumer_arrival, layer);
   if (!late) parts_.backend.wait(parts_.main, lookup_done_[place]);
   log_.mark(parts_.main, EventKind::consumer_resumed, layer);
+  if (step.poison) keep_witness(step, table);
   bring_rows(step, table);
   project(step, table);
   if (late) {
@@ -176,6 +177,18 @@ void StepProgram::consume(const StepInput& step, int table) {
     late_.push_back(lookup_done_[place]);
   }
   apply_gate(step, table);
+}
+
+void StepProgram::keep_witness(const StepInput& step, int table) {
+  const TableBuffers& buffers = parts_.buffers.tables[static_cast<std::size_t>(table)];
+  if (!buffers.witness || step.tokens.window == 0) return;
+  kernels::SelectArgs args;
+  args.src = buffers.staging->data();
+  args.dst = buffers.witness->data();
+  args.token_stride = std::int64_t{parts_.shape.dim} * 2;
+  args.piece_bytes = args.dst_row_bytes = kWitness * 2;
+  args.tokens = args.valid_tokens = step.tokens.window * parts_.shape.columns;
+  parts_.backend.select(parts_.main, op(OpKind::copy, layer_of(table)), args);
 }
 
 // Own rows of all columns: the DP exchange's rows of own tokens, then the heads of all TP ranks.
@@ -233,6 +246,11 @@ void StepProgram::bring_rows(const StepInput& step, int table) {
 const Bf16* StepProgram::gathered_rows(int table) const noexcept {
   const TableBuffers& buffers = parts_.buffers.tables[static_cast<std::size_t>(table)];
   return (parts_.shape.rows_in_staging() ? buffers.staging : buffers.rows)->as<Bf16>();
+}
+
+const Bf16* StepProgram::witness(int table) const noexcept {
+  const BufferPtr& buffer = parts_.buffers.tables[static_cast<std::size_t>(table)].witness;
+  return buffer ? buffer->as<Bf16>() : nullptr;
 }
 
 void StepProgram::project(const StepInput& step, int table) {

@@ -92,8 +92,10 @@ class StepProgram {
 
   // Ids that the lookup of step `index` reads, and how many tokens have them: [tokens.lookup][tables][columns].
   [[nodiscard]] const std::int32_t* lookup_ids(std::int64_t index) const noexcept;
-  // The rows that wkv reads, [window][columns][dim] (staging itself on a single rank), and the elements between tokens.
+  // The rows that wkv reads, [window][columns][dim] (staging itself on a single rank).
   [[nodiscard]] const Bf16* gathered_rows(int table) const noexcept;
+  // [window][columns][kWitness] of a poisoned step, or null where gathered_rows() is no staging.
+  [[nodiscard]] const Bf16* witness(int table) const noexcept;
   [[nodiscard]] const StepCounts& counts() const noexcept { return counts_; }
 
  private:
@@ -102,6 +104,7 @@ class StepProgram {
   void hash(const StepInput& step);
   void submit_lookup(const StepInput& step, int table, backend::EventId after);
   void consume(const StepInput& step, int table);
+  void keep_witness(const StepInput& step, int table);
   void bring_rows(const StepInput& step, int table);
   void project(const StepInput& step, int table);
   void apply_gate(const StepInput& step, int table);

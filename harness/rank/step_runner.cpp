@@ -86,10 +86,10 @@ struct StepRunner::Impl {
 
   void prepare(const control::RunSlot& slot, const plan::Scenario& arm);
   StepOptions options(const plan::Scenario& arm) const;
-  void run_steps(const control::RunSlot& slot, const plan::Scenario& arm, StepProgram& program, HiddenCapture* capture);
+  void run_steps(const control::RunSlot& slot, StepProgram& program, HiddenCapture* capture);
   void carry_out_fault(std::int64_t step) const;
   void progress(std::int64_t finished) const;
-  StepOutput output(const control::RunSlot& slot, const plan::Scenario& arm, const StepProgram& program, bool all);
+  StepOutput output(const control::RunSlot& slot, const StepProgram& program, bool all);
   HiddenCapture make_capture(std::int64_t valid);
   HiddenSamples samples(const HiddenCapture& capture);
   CheckFacts check(const control::RunSlot& slot, const plan::Scenario& arm, const StepOutput& out,
@@ -108,6 +108,7 @@ struct StepRunner::Impl {
   std::shared_ptr<const replay::TokenModel> tokens;
   std::int32_t pad_id = 0;
   std::optional<SlotBatches> batches;
+  std::vector<StepTokens> step_list;  // of the running slot
   SlotTotals totals;
 };
 
@@ -128,12 +129,14 @@ void StepRunner::Impl::prepare(const control::RunSlot& slot, const plan::Scenari
 
   StepLimits limits;
   totals = {};
+  step_list.clear();
   for (std::int64_t i = 0; i < slot.steps; ++i) {
     const StepTokens step = step_tokens(shape, arm.workload, slot.first_step + i);
     if (step.own != batches->step(i).tokens)
       fail(Exit::failure, "step {}: the batch has {} tokens, the plan says {}", slot.first_step + i,
            batches->step(i).tokens, step.own);
     limits.cover(step);
+    step_list.push_back(step);
     totals.own_tokens += step.own;
     totals.slot_tokens += step.slot;
     for (const int replica : shape.edp_replicas)
@@ -183,8 +186,7 @@ void StepRunner::Impl::progress(std::int64_t finished) const {
   input.progress->ticks.fetch_add(1, std::memory_order_relaxed);
 }
 
-void StepRunner::Impl::run_steps(const control::RunSlot& slot, const plan::Scenario& arm, StepProgram& program,
-                                 HiddenCapture* capture) {
+void StepRunner::Impl::run_steps(const control::RunSlot& slot, StepProgram& program, HiddenCapture* capture) {
   std::vector<EventId> done;
   for (std::int64_t i = 0; i < slot.steps; ++i) {
     if (i >= kInFlight) {
@@ -194,7 +196,7 @@ void StepRunner::Impl::run_steps(const control::RunSlot& slot, const plan::Scena
     StepInput step;
     step.index = i;
     step.absolute = slot.first_step + i;
-    step.tokens = step_tokens(shape, arm.workload, step.absolute);
+    step.tokens = step_list[static_cast<std::size_t>(i)];
     step.batch = batches->step(i);
     const bool last = i + 1 == slot.steps;
     step.poison = last && slot.check;
@@ -236,17 +238,21 @@ HiddenSamples StepRunner::Impl::samples(const HiddenCapture& capture) {
 }
 
 // What the last step left; `all`: also rows and hidden states, for a check.
-StepOutput StepRunner::Impl::output(const control::RunSlot& slot, const plan::Scenario& arm, const StepProgram& program,
-                                    bool all) {
+StepOutput StepRunner::Impl::output(const control::RunSlot& slot, const StepProgram& program, bool all) {
   StepOutput out;
   const std::int64_t last = slot.steps - 1;
-  out.tokens = step_tokens(shape, arm.workload, slot.first_step + last);
+  const bool poisoned = slot.check;
+  out.tokens = step_list.back();
   out.masked = batches->last().masked;
   out.ids = download_values(backend, main, program.lookup_ids(last), out.tokens.lookup * shape.tables * shape.columns);
   if (!all) return out;
   for (int table = 0; table < shape.tables; ++table)
     out.rows.push_back(
         download_values(backend, main, program.gathered_rows(table), out.tokens.window * shape.row_width()));
+  if (poisoned && shape.rows_in_staging())
+    for (int table = 0; table < shape.tables; ++table)
+      out.witness.push_back(
+          download_values(backend, main, program.witness(table), out.tokens.window * shape.columns * kWitness));
   const std::int64_t token_size = std::int64_t{shape.copies} * shape.hidden;
   out.hidden = download_values(backend, main, buffers->hidden->as<Bf16>() + out.tokens.window_first * token_size,
                                out.tokens.window_valid * token_size);
@@ -273,14 +279,13 @@ SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scena
   StepProgram program({backend, shape, geometry, pad, input.tables, *buffers, *weights, groups, main, prefetch},
                       options(arm), log);
   std::optional<HiddenCapture> capture;
-  if (slot.check_hidden)
-    capture = make_capture(step_tokens(shape, arm.workload, slot.first_step + slot.steps - 1).window_valid);
-  run_steps(slot, arm, program, capture ? &*capture : nullptr);
+  if (slot.check_hidden) capture = make_capture(step_list.back().window_valid);
+  run_steps(slot, program, capture ? &*capture : nullptr);
 
   SlotResult result;
   result.events = log.take(slot.slot);
   const bool checked = slot.check || slot.check_hidden;
-  const StepOutput out = output(slot, arm, program, checked);
+  const StepOutput out = output(slot, program, checked);
   std::optional<CheckFacts> facts;
   if (checked) facts = check(slot, arm, out, capture);
   std::vector<Reuse> reuse;

@@ -1,0 +1,51 @@
+// Looking on changes nothing: with and without instrumentation the same operations depend on each other in the same
+// way.
+#include <gtest/gtest.h>
+
+#include "tests/unit/rank/step_fixture.h"
+
+namespace eb::rank::test {
+namespace {
+
+std::vector<RankOutcome> graphs(plan::TableMode mode, plan::Submit submit, plan::Streams streams, bool instrument) {
+  StepRun run;
+  run.scenario = two_layers(2, 2, mode);
+  run.scenario.parallel.ep = 2;
+  run.scenario.model.backbone.expert_bytes_per_token = 64;
+  run.scenario.prefetch.submit = submit;
+  run.scenario.prefetch.streams = streams;
+  run.device = Device::fake;
+  run.instrument = instrument;
+  run.slots = {timed_slot(4)};
+  auto ranks = run_ranks(run);
+  expect_ok(ranks);
+  return ranks;
+}
+
+TEST(StepGraph, RecordingAddsNoDependency) {
+  for (const plan::TableMode mode : {plan::TableMode::shared, plan::TableMode::dp_sharded})
+    for (const plan::Submit submit : {plan::Submit::early, plan::Submit::at_consume})
+      for (const plan::Streams streams : {plan::Streams::fifo, plan::Streams::per_layer}) {
+        const auto with = graphs(mode, submit, streams, true);
+        const auto without = graphs(mode, submit, streams, false);
+        for (std::size_t rank = 0; rank < with.size(); ++rank) {
+          ASSERT_GT(with[rank].operations.size(), 50U);
+          EXPECT_EQ(backend::fake::to_text(with[rank].operations), backend::fake::to_text(without[rank].operations));
+          EXPECT_GT(with[rank].slots[0].events.size(), without[rank].slots[0].events.size());
+          EXPECT_FALSE(without[rank].slots[0].events.empty()) << "events that something waits for stay";
+        }
+      }
+}
+
+// The comparison can tell programs apart.
+TEST(StepGraph, SubmitTimesAndStreamFormsHaveDifferentGraphs) {
+  const auto text = [](plan::Submit submit, plan::Streams streams) {
+    return backend::fake::to_text(graphs(plan::TableMode::shared, submit, streams, true)[0].operations);
+  };
+  const std::string early = text(plan::Submit::early, plan::Streams::fifo);
+  EXPECT_NE(early, text(plan::Submit::at_consume, plan::Streams::fifo));
+  EXPECT_NE(early, text(plan::Submit::early, plan::Streams::per_layer));
+}
+
+}  // namespace
+}  // namespace eb::rank::test
