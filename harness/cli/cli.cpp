@@ -32,6 +32,7 @@ int run(int argc, char** argv) {
   Action action;
   add_globals(app, globals);
   add_topo(app, globals, action);
+  add_rank(app, action);
   for (const char* name : kNotBuilt) {
     app.add_subcommand(name, "Not in this version")->group("")->allow_extras()->callback([name] {
       fail(Exit::usage, "{}: not in this version of engram-bench", name);
