@@ -399,7 +399,8 @@ TEST(DependencyGraph, HoldsVirtualTimes) {
 TEST(FakeBackend, TheSameProgramHasTheSameTimes) {
   const auto nodes = [] {
     std::vector<std::int64_t> times;
-    for (const GraphNode& node : small_step(false, true)->graph().nodes) {
+    const auto backend = small_step(false, true);
+    for (const GraphNode& node : backend->graph().nodes) {
       times.insert(times.end(), {node.enqueue_ns, node.start_ns, node.end_ns});
     }
     return times;
