@@ -2,6 +2,7 @@
 // line count as skipped, whatever it holds.
 #include "collectors/process_maps.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -18,16 +19,14 @@ std::string_view take_line(std::string_view& text) {
 
 // Next word that ends at a blank; empty at the end of the line.
 std::string_view take_word(std::string_view& line) {
-  const std::size_t start = line.find_first_not_of(" \t");
-  if (start == std::string_view::npos) {
-    line = {};
-    return {};
-  }
-  line.remove_prefix(start);
-  const std::size_t length = std::min(line.find_first_of(" \t"), line.size());
-  const std::string_view word = line.substr(0, length);
-  line.remove_prefix(length);
-  return word;
+  const auto blank = [](char c) { return c == ' ' || c == '\t'; };
+  const char* const end = line.data() + line.size();
+  const char* start = line.data();
+  while (start != end && blank(*start)) ++start;
+  const char* stop = start;
+  while (stop != end && !blank(*stop)) ++stop;
+  line.remove_prefix(static_cast<std::size_t>(stop - line.data()));
+  return {start, static_cast<std::size_t>(stop - start)};
 }
 
 // The whole of `text` as a number >= 0.
@@ -47,6 +46,7 @@ bool to_bytes(std::int64_t kib, std::int64_t& bytes) {
 // The kernel writes the characters that would break its format as \ooo: `escaped` holds these. It does not escape the
 // backslash itself, so a name that holds "\040" literally reads as a blank in numa_maps: the kernel's own ambiguity.
 std::string unescape(std::string_view text, std::string_view escaped) {
+  if (text.find('\\') == std::string_view::npos) return std::string(text);
   std::string name;
   name.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -175,6 +175,7 @@ bool looks_like_head(std::string_view line) {
 
 std::vector<NumaMapsEntry> parse_numa_maps(std::string_view text, std::int64_t* skipped) {
   std::vector<NumaMapsEntry> entries;
+  entries.reserve(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1);
   std::int64_t bad = 0;
   while (!text.empty()) {
     const std::string_view line = take_line(text);

@@ -102,9 +102,9 @@ def test_huge_page_pools_equal_sysfs() -> None:
         folder = Path(f"/sys/devices/system/node/node{node['node']}/hugepages")
         if not folder.is_dir():
             pytest.skip("this kernel has no huge page pools")
-        assert {pool["page_bytes"]: pool["total_pages"] for pool in node["huge_pages"]} == {
-            int(re.sub(r"\D", "", pool.name)) * 1024: int((pool / "nr_hugepages").read_text()) for pool in folder.iterdir()
-        }
+        stated = {int(re.sub(r"\D", "", pool.name)) * 1024: pool / "nr_hugepages" for pool in folder.iterdir()}
+        ours = {pool["page_bytes"]: pool["total_pages"] for pool in node["huge_pages"]}
+        assert ours == {page_bytes: int(pool.read_text()) for page_bytes, pool in stated.items()}
 
 
 @pytest.mark.parametrize(

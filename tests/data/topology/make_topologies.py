@@ -8,21 +8,37 @@ nps4-8gpu.xml        two sockets, four NUMA nodes each (NPS4), one GPU a node, S
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 
 def mask(bits: range) -> str:
     """A bitmap in hwloc's text form: 32 bits a word, the highest word first."""
     value = sum(1 << bit for bit in bits)
-    words = []
+    words: list[int] = []
     while value or not words:
         words.append(value & 0xFFFFFFFF)
         value >>= 32
     return ",".join(f"0x{word:08x}" for word in reversed(words))
 
 
+@dataclass
+class Card:
+    kind: str  # PCI class
+    ids: str  # vendor:device
+    vendor: str
+    model: str
+
+
+GPU = Card("0302", "10de:2335", "NVIDIA Corporation", "GH100 [H200 SXM 141GB]")
+NETWORK_CARD = Card("0207", "15b3:1021", "Mellanox Technologies", "MT2910 [ConnectX-7]")
+LINK_GB_PER_S = "63.015385"  # PCIe 5.0 x16
+
+
 class Machine:
-    def __init__(self, sockets: int, nodes_a_socket: int, cores_a_node: int, gpus_a_node: list[int], near: int, far: int):
+    def __init__(
+        self, sockets: int, nodes_a_socket: int, cores_a_node: int, gpus_a_node: list[int], near: int, far: int
+    ) -> None:
         self.sockets = sockets
         self.nodes_a_socket = nodes_a_socket
         self.cores_a_node = cores_a_node
@@ -45,14 +61,14 @@ class Machine:
     def add(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
 
-    def pci(self, depth: int, domain: int, bus: int, kind: str, ids: str, link: float, vendor: str, model: str) -> None:
+    def pci(self, depth: int, bus: int, card: Card) -> None:
         self.add(
             depth,
-            f'<object type="PCIDev" gp_index="{self.next_gp()}" pci_busid="{domain:04x}:{bus:02x}:00.0" '
-            f'pci_type="{kind} [{ids}] [{ids}] a1" pci_link_speed="{link:.6f}">',
+            f'<object type="PCIDev" gp_index="{self.next_gp()}" pci_busid="0000:{bus:02x}:00.0" '
+            f'pci_type="{card.kind} [{card.ids}] [{card.ids}] a1" pci_link_speed="{LINK_GB_PER_S}">',
         )
-        self.add(depth + 1, f'<info name="PCIVendor" value="{vendor}"/>')
-        self.add(depth + 1, f'<info name="PCIDevice" value="{model}"/>')
+        self.add(depth + 1, f'<info name="PCIVendor" value="{card.vendor}"/>')
+        self.add(depth + 1, f'<info name="PCIDevice" value="{card.model}"/>')
         self.add(depth, "</object>")
 
     def io(self, depth: int, node: int, gpus: int, network: bool) -> None:
@@ -62,13 +78,12 @@ class Machine:
         if count == 0:
             return
         buses = f"[{first:02x}-{first + count:02x}]"
-        self.add(
-            depth, f'<object type="Bridge" gp_index="{self.next_gp()}" bridge_type="0-1" depth="0" bridge_pci="0000:{buses}">'
-        )
+        bridge = f'bridge_type="0-1" depth="0" bridge_pci="0000:{buses}"'
+        self.add(depth, f'<object type="Bridge" gp_index="{self.next_gp()}" {bridge}>')
         for i in range(gpus):
-            self.pci(depth + 1, 0, first + 1 + i, "0302", "10de:2335", 63.015385, "NVIDIA Corporation", "GH100 [H200 SXM 141GB]")
+            self.pci(depth + 1, first + 1 + i, GPU)
         if network:
-            self.pci(depth + 1, 0, first + count, "0207", "15b3:1021", 63.015385, "Mellanox Technologies", "MT2910 [ConnectX-7]")
+            self.pci(depth + 1, first + count, NETWORK_CARD)
         self.add(depth, "</object>")
 
     def node(self, depth: int, node: int) -> None:
