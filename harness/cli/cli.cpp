@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
   Globals globals;
   Action action;
   add_globals(app, globals);
+  add_doctor(app, globals, action);
   add_topo(app, globals, action);
   add_rank(app, action);
   for (const char* name : kNotBuilt) {
