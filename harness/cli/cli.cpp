@@ -32,6 +32,7 @@ int run(int argc, char** argv) {
   Action action;
   add_globals(app, globals);
   add_doctor(app, globals, action);
+  add_inspect(app, globals, action);
   add_topo(app, globals, action);
   add_rank(app, action);
   for (const char* name : kNotBuilt) {

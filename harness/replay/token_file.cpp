@@ -1,5 +1,6 @@
 // Token files and token maps: the two kinds of data that users bring.
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -39,7 +40,9 @@ std::vector<std::int32_t> parse_binary(const std::string& bytes, const std::stri
   return ids;
 }
 
-std::vector<std::int32_t> parse_json(const std::string& text, const std::string& path, const char* what) {
+// `smallest`: 0, or -1 where a token may be dead.
+std::vector<std::int32_t> parse_json(const std::string& text, const std::string& path, const char* what,
+                                     std::int64_t smallest) {
   std::vector<std::int32_t> ids;
   try {
     const auto list = nlohmann::json::parse(text);
@@ -47,7 +50,7 @@ std::vector<std::int32_t> parse_json(const std::string& text, const std::string&
       fail(Exit::usage, "{} {}: a JSON list of integers is needed, found {}", what, path, list.type_name());
     ids.reserve(list.size());
     for (const auto& entry : list) {
-      if (!entry.is_number_integer() || entry.get<std::int64_t>() < 0 ||
+      if (!entry.is_number_integer() || entry.get<std::int64_t>() < smallest ||
           entry.get<std::int64_t>() > std::numeric_limits<std::int32_t>::max()) {
         fail(Exit::usage, "{} {}: entry {} is {}, no id", what, path, ids.size(), entry.dump());
       }
@@ -75,11 +78,24 @@ std::vector<std::int32_t> read_token_file(const std::string& path) {
   return ids;
 }
 
+std::vector<std::int32_t> read_tokens(const std::string& path) {
+  std::string bytes;
+  if (path == "-") {
+    bytes.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  } else {
+    bytes = read_bytes(path, "tokens");
+  }
+  auto ids = looks_like_json(bytes, path) ? parse_json(bytes, path, "tokens", engram::kDeadToken)
+                                          : parse_binary(bytes, path, "tokens");
+  if (ids.empty()) fail(Exit::usage, "tokens {}: there are none", path);
+  return ids;
+}
+
 engram::TokenMap read_token_map(const std::string& spec, const engram::Model& model) {
   if (spec == "identity") return engram::TokenMap::identity(model);
   const std::string bytes = read_bytes(spec, "token map");
   auto map =
-      looks_like_json(bytes, spec) ? parse_json(bytes, spec, "token map") : parse_binary(bytes, spec, "token map");
+      looks_like_json(bytes, spec) ? parse_json(bytes, spec, "token map", 0) : parse_binary(bytes, spec, "token map");
   try {
     return engram::TokenMap::from_table(model, std::move(map));
   } catch (const Error& error) {
