@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <random>
@@ -215,6 +216,39 @@ TEST_P(Collective, LastArrivalEndsItForAllAndWaitingIsCounted) {
   EXPECT_LT(shared->start_ns[0], shared->start_ns[1]);
   EXPECT_GE(shared->end_ns[0], shared->start_ns[1]);
   EXPECT_GE(shared->end_ns[1], shared->start_ns[1]);
+}
+
+// A sleeper is woken by its peer's arrival. A lost wake would only end when the sleeper next looks by itself, after
+// 100 ms.
+TEST_P(Collective, SleepersAreWokenAtOnce) {
+  constexpr int kCalls = 21;
+  struct Shared {
+    std::int64_t start_ns[kCalls];
+    std::int64_t end_ns[kCalls];
+  };
+  const std::vector<int> all{0, 1};
+  const std::vector<GroupSpec> groups{{"tp", all, 0}};
+  const SharedArena arena(groups);
+  auto* shared = new (arena.extra<Shared>(groups)) Shared{};
+  run_ranks(GetParam(), 2, [&](int index) {
+    Rank rank(arena, groups, index);
+    const auto group = rank.backend->communicator(group_of("tp", all, index));
+    for (int call = 0; call < kCalls; ++call) {
+      std::byte send{};
+      std::byte recv[2];
+      if (index == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      const EventId event = rank.backend->new_event();
+      if (index == 1) rank.backend->record(rank.stream, event);
+      group->all_gather(rank.stream, {OpKind::gather}, &send, recv, 1);
+      if (index == 0) rank.backend->record(rank.stream, event);
+      rank.backend->synchronize();
+      (index == 1 ? shared->start_ns : shared->end_ns)[call] = rank.backend->times(event).device_ns;
+    }
+  });
+  std::vector<std::int64_t> delay_ns;
+  for (int call = 0; call < kCalls; ++call) delay_ns.push_back(shared->end_ns[call] - shared->start_ns[call]);
+  std::nth_element(delay_ns.begin(), delay_ns.begin() + kCalls / 2, delay_ns.end());
+  EXPECT_LT(delay_ns[kCalls / 2], 50'000'000);
 }
 
 TEST(CollectiveOfOne, CopiesAndNeedsNoArena) {
