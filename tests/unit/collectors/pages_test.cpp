@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 #include <numaif.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "collectors/page_map.h"
@@ -16,6 +18,7 @@
 #include "harness/base/os.h"
 #include "placement/backing.h"
 #include "placement/policy.h"
+#include "tests/unit/placement/refuse_syscall.h"
 
 namespace eb::collectors {
 namespace {
@@ -274,6 +277,63 @@ TEST(Snapshot, OfNothingMappedOrOutsideIsAnError) {
   input.bytes = mapping.size();
   input.tables = {{1, 4096, 1 << 20}};
   EXPECT_THROW((void)rank_snapshot_json(input), Error);
+}
+
+TEST(Snapshot, WithoutMovePagesKeepsNumaMapsAndSaysWhy) {
+  const std::string text = test::text_without_syscall(SYS_move_pages, []() -> std::string {
+    const Mapping mapping = placement::map_private(1 << 20);
+    touch(mapping, 0, 1 << 20);
+    SnapshotInput input;
+    input.label = "steady";
+    input.address = mapping.data();
+    input.bytes = mapping.size();
+    input.tables = {{1, 0, 1 << 20}};
+    return rank_snapshot_json(input);
+  });
+  if (text == "no seccomp") GTEST_SKIP() << "this kernel takes no seccomp filter";
+  const Json snapshot = Json::parse(text);
+  const Json& pages = snapshot["tables"][0]["move_pages"];
+  EXPECT_TRUE(pages["value"].is_null());
+  EXPECT_NE(pages["reason"].get<std::string>().find("seccomp"), std::string::npos) << pages;
+  std::int64_t total = 0;
+  for (const auto& count : snapshot["mapping"]["node_pages"]) total += count.get<std::int64_t>();
+  EXPECT_EQ(total, 256);
+}
+
+TEST(Snapshot, WithoutGetMempolicyTheTaskPolicyIsAReason) {
+  const std::string text =
+      test::text_without_syscall(SYS_get_mempolicy, [] { return read_rank_state().task_policy_reason; });
+  if (text == "no seccomp") GTEST_SKIP() << "this kernel takes no seccomp filter";
+  EXPECT_NE(text.find("get_mempolicy of this task"), std::string::npos) << text;
+}
+
+// The last line of `numastat -p`: MB on each node, then their sum.
+std::optional<double> numastat_megabytes(int pid) {
+  const std::string command = fmt::format("numastat -p {} 2>/dev/null", pid);
+  FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return std::nullopt;
+  std::string text;
+  char piece[4096];
+  while (fgets(piece, sizeof(piece), pipe) != nullptr) text += piece;
+  if (pclose(pipe) != 0) return std::nullopt;
+  const std::size_t line = text.rfind("\nTotal ");
+  if (line == std::string::npos) return std::nullopt;
+  return std::stod(text.substr(text.find_last_of(' ', text.find_last_not_of(" \n")) + 1));
+}
+
+TEST(NumaMapsFile, AddsUpToNumastatsView) {
+  const Mapping mapping = placement::map_private(48 << 20);
+  touch(mapping, 0, 48 << 20);
+  const auto stated = numastat_megabytes(getpid());
+  if (!stated) GTEST_SKIP() << "numastat is not installed";
+  std::int64_t skipped = -1;
+  std::int64_t bytes = 0;
+  for (const NumaMapsEntry& entry : parse_numa_maps(read_file("/proc/self/numa_maps"), &skipped)) {
+    bytes += sum(entry.node_pages) * entry.kernel_page_bytes;
+  }
+  EXPECT_EQ(skipped, 0);
+  EXPECT_GT(bytes, 48 << 20);
+  EXPECT_NEAR(static_cast<double>(bytes) / (1 << 20), *stated, 1.0);  // what numastat's own run made this process touch
 }
 
 TEST(RankState, FollowsTheTaskPolicy) {

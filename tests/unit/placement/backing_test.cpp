@@ -11,6 +11,7 @@
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "placement/pretouch.h"
 
 namespace eb::placement {
 namespace {
@@ -151,6 +152,21 @@ TEST(StartTime, OfAZombieAndOfNobodyIsUnknown) {
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
   EXPECT_EQ(process_start_time(child), -1);
   waitpid(child, nullptr, 0);
+}
+
+// Before it the backing is empty, after it every page is there; `none`, and a peer that is not the leader, touch
+// nothing.
+TEST(Pretouch, AllocatesTheWholeBackingOrNothing) {
+  using plan::PretouchKind;
+  for (const PretouchKind kind : {PretouchKind::leader, PretouchKind::parallel}) {
+    const UniqueFd fd = create_backing(plan::Backing::shm, 6 << 20);
+    const Mapping mapping = Mapping::shared(fd.get(), 6 << 20, "test");
+    EXPECT_EQ(pretouch(PretouchKind::none, 2, true, mapping.data(), mapping.size()), 0);
+    EXPECT_EQ(pretouch(kind, 2, false, mapping.data(), mapping.size()), 0);
+    EXPECT_EQ(backing_state(fd.get()).allocated_bytes, 0);
+    EXPECT_EQ(pretouch(kind, 2, true, mapping.data(), mapping.size()), kind == PretouchKind::leader ? 1 : 2);
+    EXPECT_EQ(backing_state(fd.get()).allocated_bytes, 6 << 20);
+  }
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 #include "placement/policy.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "placement/backing.h"
+#include "tests/unit/placement/refuse_syscall.h"
 
 namespace eb::placement {
 namespace {
@@ -148,6 +150,33 @@ TEST(ApplyErrors, NameThePolicyAndTheErrno) {
     EXPECT_NE(std::string(error.what()).find("bind:999: mbind of 1048576 bytes: Invalid argument"), std::string::npos)
         << error.what();
   }
+}
+
+// A container whose seccomp profile refuses mbind, or the read-back.
+TEST(ApplyErrors, SayThatTheContainerRefusesTheCall) {
+  for (const long call : {SYS_mbind, SYS_get_mempolicy}) {
+    const std::string text = test::text_without_syscall(call, []() -> std::string {
+      const Mapping mapping = map_private(1 << 20);
+      try {
+        apply({PolicyKind::bind, {0}}, mapping.data(), mapping.size());
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "it was taken";
+    });
+    if (text == "no seccomp") GTEST_SKIP() << "this kernel takes no seccomp filter";
+    EXPECT_NE(text.find("this container refuses the call (seccomp)"), std::string::npos) << text;
+  }
+}
+
+// MPOL_MF_STRICT: pages that lie elsewhere already are found, not left behind. Needs two nodes.
+TEST(ApplyErrors, PagesThatLieElsewhereAlready) {
+  const Topology topology = read_topology(Devices::skip);
+  if (topology.nodes.size() < 2 || topology.nodes[1].bytes == 0) GTEST_SKIP() << "one NUMA node";
+  const Mapping mapping = map_private(1 << 20);
+  apply({PolicyKind::bind, {topology.nodes[0].id}}, mapping.data(), mapping.size());
+  mapping.data()[0] = std::byte{1};
+  EXPECT_THROW(apply({PolicyKind::bind, {topology.nodes[1].id}}, mapping.data(), mapping.size()), Error);
 }
 
 TEST(TaskPolicy, IsDefaultInATestRun) { EXPECT_EQ(task_policy(), "default"); }
