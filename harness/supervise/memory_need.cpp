@@ -11,7 +11,7 @@ namespace {
 
 // Of a rank without tables and weights: code, libraries, thread stacks, BLAS buffers. Measured, rounded up:
 // docs/design/002-processes.md.
-constexpr std::int64_t kProcessBytes = 64LL << 20;
+constexpr std::int64_t kProcessBytes = 32LL << 20;
 constexpr std::int64_t kWeightElementBytes = 4;  // the CPU's matrices are float32
 constexpr std::int64_t kBf16Bytes = 2;
 
