@@ -34,12 +34,14 @@ HashedTokens hash_tokens(const Options& options, const Domain& domain) {
   for (const std::size_t i : domain.layers) chosen.layers.push_back(domain.geometry.layers[i]);
   HashedTokens result{tokens.size(), {}};
   const std::span<const std::int32_t> all(tokens);
+  for (const std::int64_t size : options.chunks) {
+    if (size < 1) fail(Exit::usage, "--chunks: a piece has {} tokens, must have 1 or more", size);
+  }
   std::size_t piece = 0;
   for (std::size_t done = 0; done < tokens.size(); ++piece) {
     std::size_t count = tokens.size() - done;
     if (!options.chunks.empty()) {
       const std::int64_t size = options.chunks[std::min(piece, options.chunks.size() - 1)];
-      if (size < 1) fail(Exit::usage, "--chunks: a piece has {} tokens, must have 1 or more", size);
       count = std::min(count, static_cast<std::size_t>(size));
     }
     const auto ids = engram::hash_ids(chosen, all.subspan(done, count), all.first(done), map.pad_compressed());
