@@ -33,6 +33,8 @@ int run(int argc, char** argv) {
   add_globals(app, globals);
   add_doctor(app, globals, action);
   add_inspect(app, globals, action);
+  add_run(app, globals, action);
+  add_verify(app, globals, action);
   add_topo(app, globals, action);
   add_rank(app, action);
   for (const char* name : kNotBuilt) {

@@ -41,8 +41,8 @@ Json cell_statistics(std::vector<double> values, const std::string& absent) {
     if (interval) {
       cell[tail.key] = {{"value", interval->value}, {"low", interval->low}, {"high", interval->high}};
     } else {
-      cell[tail.key] = missing(fmt::format("{} needs {} samples, found {}", tail.text, stats::minimum_samples(tail.p),
-                                           values.size()));
+      cell[tail.key] = missing(
+          fmt::format("{} needs {} samples, found {}", tail.text, stats::minimum_samples(tail.p), values.size()));
     }
   }
   return cell;

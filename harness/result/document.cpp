@@ -71,9 +71,8 @@ std::string absent_reason(const Record& record, const measure::Column& column) {
 
 bool Record::figures_allowed() const {
   if (plan->base.fault.kind != "none") return false;
-  return std::none_of(failures.begin(), failures.end(), [](const FailureRecord& failure) {
-    return failure.exit == static_cast<int>(Exit::bad_data);
-  });
+  return std::none_of(failures.begin(), failures.end(),
+                      [](const FailureRecord& failure) { return failure.exit == static_cast<int>(Exit::bad_data); });
 }
 
 Json arms_section(const Record& record) {
@@ -90,13 +89,13 @@ Json arms_section(const Record& record) {
       for (const auto& [rank, one] : record.work[a]) work.push_back(rank_work(rank, one));
     }
     const auto uncoupled = record.replicas_uncoupled.find(a);
-    list.push_back({{"name", arm.name},
-                    {"control", arm.control},
-                    {"overrides", overrides},
-                    {"provenance", {{"kind", arm.research ? "research" : "stock"}, {"text", arm.provenance}}},
-                    {"replicas_uncoupled",
-                     uncoupled == record.replicas_uncoupled.end() ? Json(nullptr) : Json(uncoupled->second)},
-                    {"work_per_rank", work}});
+    list.push_back(
+        {{"name", arm.name},
+         {"control", arm.control},
+         {"overrides", overrides},
+         {"provenance", {{"kind", arm.research ? "research" : "stock"}, {"text", arm.provenance}}},
+         {"replicas_uncoupled", uncoupled == record.replicas_uncoupled.end() ? Json(nullptr) : Json(uncoupled->second)},
+         {"work_per_rank", work}});
   }
   return list;
 }
@@ -192,8 +191,10 @@ Json checks_section(const Record& record) {
     return failure.exit == static_cast<int>(Exit::bad_data);
   });
   Json passed = nullptr;  // nothing was checked: neither passed nor failed
-  if (failed || mismatches > 0) passed = false;
-  else if (!record.checks.empty()) passed = true;
+  if (failed || mismatches > 0)
+    passed = false;
+  else if (!record.checks.empty())
+    passed = true;
   return {{"passed", passed},
           {"ids_compared", ids},
           {"rows_compared", rows},

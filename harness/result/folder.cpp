@@ -46,7 +46,8 @@ RunFolder::RunFolder(const std::string& path, bool force) : path_(path) {
       fail(Exit::usage, "output folder {} exists: choose another with -o, or overwrite its run with --force", path);
     }
     if (!fs::is_directory(status) || (!is_run_folder(path) && !fs::is_empty(path))) {
-      fail(Exit::usage, "{} is not the folder of a run, so --force does not overwrite it: choose another with -o", path);
+      fail(Exit::usage, "{} is not the folder of a run, so --force does not overwrite it: choose another with -o",
+           path);
     }
     remove_earlier_run(path);
   }
@@ -79,7 +80,8 @@ void RunFolder::seal(const std::string& result_text) {
   for (const std::string& name : run_files(path_)) {
     if (name != "result.json") manifest += fmt::format("{}  {}\n", sha256_file(path_ + "/" + name), name);
   }
-  manifest += fmt::format("{}  result.json\n", sha256_hex(std::as_bytes(std::span(result_text.data(), result_text.size()))));
+  manifest +=
+      fmt::format("{}  result.json\n", sha256_hex(std::as_bytes(std::span(result_text.data(), result_text.size()))));
   write_file_atomic(path_ + "/" + kManifest, manifest);
   write_file_atomic(path_ + "/result.json", result_text);
 }
@@ -98,7 +100,8 @@ std::vector<std::string> run_files(const std::string& path) {
 std::string default_folder(const std::string& scenario_name) {
   std::string safe;
   for (const char c : scenario_name) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' || c == '.';
+    const bool plain =
+        (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' || c == '.';
     safe += plain ? c : '_';
   }
   if (safe.empty() || safe[0] == '.') safe = "run" + safe;

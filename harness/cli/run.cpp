@@ -1,0 +1,244 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/base/error.h"
+#include "harness/base/os.h"
+#include "harness/base/sha256.h"
+#include "harness/cli/cli.h"
+#include "harness/cli/progress.h"
+#include "harness/cli/tables.h"
+#include "harness/measure/experiment.h"
+#include "harness/result/run_writer.h"
+#include "harness/supervise/reroll.h"
+#include "placement/topology.h"
+
+namespace eb::cli {
+
+namespace {
+
+struct RunArguments {
+  std::string scenario;
+  std::string output;
+  std::vector<std::string> settings;
+  std::string seed;
+  bool force = false;
+  bool dry_run = false;
+  double rank_timeout_s = 60;
+  std::string instrument = "on";
+  // Options of the design that this version does not have: refused by name.
+  bool resume = false;
+  bool report = false;
+  bool allow_degraded = false;
+  std::string launcher;
+};
+
+struct Prepared {
+  plan::Plan plan;
+  std::vector<engram::Geometry> geometries;  // of each arm
+  std::vector<plan::RunLayout> layouts;
+  std::vector<measure::RerollPlan> schedule;
+};
+
+void refuse_unbuilt(const RunArguments& arguments) {
+  const auto refuse = [](const char* option) { fail(Exit::usage, "{}: not in this version of engram-bench", option); };
+  if (arguments.resume) refuse("--resume");
+  if (arguments.report) refuse("--report");
+  if (arguments.allow_degraded) refuse("--allow-degraded");
+  if (!arguments.launcher.empty()) refuse("--launcher");
+}
+
+std::vector<plan::Setting> parse_settings(const RunArguments& arguments) {
+  std::vector<plan::Setting> settings;
+  for (const std::string& text : arguments.settings) {
+    const std::size_t equals = text.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      fail(Exit::usage, "--set {}: wanted KEY=VALUE, for example --set storage.policy=bind:1", text);
+    }
+    settings.push_back({text.substr(0, equals), text.substr(equals + 1)});
+  }
+  if (!arguments.seed.empty()) settings.push_back({"seed", arguments.seed});
+  return settings;
+}
+
+Prepared prepare(const RunArguments& arguments) {
+  Prepared prepared;
+  prepared.plan = plan::load_plan(arguments.scenario, parse_settings(arguments));
+  for (const plan::Arm& arm : prepared.plan.arms) {
+    prepared.geometries.push_back(engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale));
+    prepared.layouts.push_back(plan::make_layout(arm.scenario, prepared.geometries.back()));
+  }
+  const plan::ExperimentSpec& experiment = prepared.plan.experiment;
+  if (!experiment.primary.empty()) measure::check_metric_name(experiment.primary);
+  for (const std::string& guard : experiment.guards) measure::check_metric_name(guard);
+  prepared.schedule = measure::make_schedule(prepared.plan);
+  return prepared;
+}
+
+// What would run, without starting anything.
+int print_schedule(const Prepared& prepared, const std::vector<supervise::Obstacle>& obstacles, bool json) {
+  result::Json rerolls = result::Json::array();
+  for (const measure::RerollPlan& reroll : prepared.schedule) {
+    result::Json blocks = result::Json::array();
+    for (const auto& block : reroll.blocks) {
+      std::string order;
+      for (const measure::SlotPlan& slot : block) {
+        if (slot.kind != measure::SlotKind::timed) continue;
+        order += (order.empty() ? "" : " ") + prepared.plan.arms[slot.arm].name;
+      }
+      blocks.push_back(order);
+    }
+    rerolls.push_back({{"reroll", reroll.index},
+                       {"pair", reroll.pair},
+                       {"allocated_for", prepared.plan.arms[reroll.allocated_for].name},
+                       {"warm_up_steps", reroll.warm_up_steps},
+                       {"blocks", blocks}});
+  }
+  result::Json stops = result::Json::array();
+  for (const supervise::Obstacle& one : obstacles)
+    stops.push_back({{"exit", static_cast<int>(one.exit)}, {"text", one.text}});
+  if (json) {
+    fmt::print("{}\n", result::dump({{"name", prepared.plan.base.name},
+                                     {"sha256", prepared.plan.sha256},
+                                     {"rerolls", rerolls},
+                                     {"would_stop_run", stops}}));
+    return static_cast<int>(Exit::ok);
+  }
+  fmt::print("{}: {} re-roll(s)\n", prepared.plan.base.name, prepared.schedule.size());
+  for (const result::Json& reroll : rerolls) {
+    fmt::print("  re-roll {} (pair {}), tables allocated for arm {}, up to {} warm-up steps an arm\n",
+               reroll["reroll"].get<int>(), reroll["pair"].get<int>(), reroll["allocated_for"].get<std::string>(),
+               reroll["warm_up_steps"].get<std::int64_t>());
+    for (std::size_t b = 0; b < reroll["blocks"].size(); ++b) {
+      fmt::print("    block {}: {}\n", b, reroll["blocks"][b].get<std::string>());
+    }
+  }
+  for (const supervise::Obstacle& one : obstacles) {
+    fmt::print("  would stop here (exit {}): {}\n", static_cast<int>(one.exit), one.text);
+  }
+  return static_cast<int>(Exit::ok);
+}
+
+// Usage (checked by the caller) before skipped before failure.
+int refuse_obstacles(const std::vector<supervise::Obstacle>& obstacles) {
+  const bool skipped = std::any_of(obstacles.begin(), obstacles.end(),
+                                   [](const supervise::Obstacle& one) { return one.exit == Exit::skipped; });
+  for (const supervise::Obstacle& one : obstacles) {
+    fmt::print(stderr, "engram-bench: {}{}\n", one.exit == Exit::skipped ? "skipped: " : "", one.text);
+  }
+  return static_cast<int>(skipped ? Exit::skipped : obstacles.front().exit);
+}
+
+std::string own_hash() {
+  try {
+    return sha256_file("/proc/self/exe");
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+int run_scenario(const RunArguments& arguments, const std::string& command_line, const Globals& globals) {
+  refuse_unbuilt(arguments);
+  const Prepared prepared = prepare(arguments);
+  const std::string folder_path =
+      arguments.output.empty() ? result::default_folder(prepared.plan.base.name) : arguments.output;
+  if (std::filesystem::exists(folder_path) && !arguments.force && !arguments.dry_run) {
+    fail(Exit::usage, "output folder {} exists: choose another with -o, or overwrite its run with --force",
+         folder_path);
+  }
+  supervise::clean_stale();
+  const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan);
+  if (arguments.dry_run) return print_schedule(prepared, obstacles, globals.json);
+  if (!obstacles.empty()) return refuse_obstacles(obstacles);
+
+  supervise::install_signal_handlers();
+  result::RunFolder folder(folder_path, arguments.force);
+  result::RunInput input;
+  input.plan = &prepared.plan;
+  input.layouts = prepared.layouts;
+  input.geometries = prepared.geometries;
+  input.topology = placement::read_topology(placement::Devices::skip);
+  input.command_line = command_line;
+  input.binary_sha256 = own_hash();
+  input.instrument = arguments.instrument == "on";
+  result::RunWriter writer(folder, input);
+  supervise::Options options;
+  options.timeout_ms = static_cast<std::int64_t>(arguments.rank_timeout_s * 1000);
+  options.instrument = input.instrument;
+  Exit exit = Exit::ok;
+  std::string failure;
+  {
+    const bool shown = !globals.quiet && !globals.no_progress && ::isatty(STDERR_FILENO) != 0;
+    ProgressLine progress(writer, prepared.plan, prepared.schedule, shown);
+    try {
+      measure::run_experiment(prepared.plan, prepared.schedule, prepared.layouts, measure::reroll_factory(options),
+                              progress, input.instrument);
+      writer.finish();
+    } catch (const Error& error) {
+      exit = error.exit();
+      failure = error.what();
+    } catch (const std::exception& error) {
+      exit = Exit::failure;
+      failure = error.what();
+    }
+  }
+  if (exit != Exit::ok) {
+    fmt::print(stderr, "engram-bench: {}\n", failure);
+    try {
+      writer.finish_failed(failure, exit);
+    } catch (const Error& second) {
+      // A disk that is full refuses this too; what is there says that it is not complete.
+      fmt::print(stderr, "engram-bench: the failure could not be written to the result: {}\n", second.what());
+    }
+  }
+  if (globals.json) {
+    fmt::print("{}", writer.result_text());
+  } else if (!globals.quiet || exit == Exit::ok) {
+    fmt::print("{}", result_tables(result::Json::parse(writer.result_text()), folder_path, globals.verbose > 0));
+  }
+  return static_cast<int>(exit);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, const Globals& globals, Action& action) {
+  CLI::App* command = app.add_subcommand("run", "Run a scenario and write its result to a folder");
+  auto arguments = std::make_shared<RunArguments>();
+  command->add_option("SCENARIO", arguments->scenario, "Scenario file (JSON)")->required();
+  command->add_option("-o,--output", arguments->output, "Folder of the result [results/NAME-UTCTIME]");
+  command->add_option("--set", arguments->settings, "KEY=VALUE over the scenario file, repeatable")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  command->add_option("--seed", arguments->seed, "Seed instead of the scenario's")->check(CLI::NonNegativeNumber);
+  command->add_flag("--force", arguments->force, "Overwrite the run in the output folder");
+  command->add_flag("--dry-run", arguments->dry_run,
+                    "Print the order of the run and what would stop it; start nothing");
+  command
+      ->add_option("--rank-timeout", arguments->rank_timeout_s, "Seconds without progress before a rank counts as hung")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command->add_option("--instrument", arguments->instrument, "Record events in the steps: on, off")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->group("");
+  command->add_flag("--resume", arguments->resume)->group("");
+  command->add_flag("--report", arguments->report)->group("");
+  command->add_flag("--allow-degraded", arguments->allow_degraded)->group("");
+  command->add_option("--launcher", arguments->launcher)->group("");
+  command->callback([arguments, &globals, &action] {
+    action = [arguments, &globals] {
+      std::string line = "engram-bench run " + arguments->scenario;
+      for (const std::string& setting : arguments->settings) line += " --set " + setting;
+      if (!arguments->seed.empty()) line += " --seed " + arguments->seed;
+      return run_scenario(*arguments, line, globals);
+    };
+  });
+}
+
+}  // namespace eb::cli

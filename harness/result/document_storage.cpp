@@ -1,0 +1,236 @@
+// result.json: the tables' memory: ledger beside observation, where the pages lie, what start-up cost.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "harness/base/error.h"
+#include "harness/base/os.h"
+#include "harness/engram/ledger.h"
+#include "harness/result/record.h"
+#include "harness/result/snapshots.h"
+#include "placement/policy.h"
+
+namespace eb::result {
+
+namespace {
+
+constexpr double kLedgerTolerance = 0.01;
+// A node's counters lag behind by up to this many pages a CPU (the kernel adds them up in batches): below it a growth
+// says nothing about a small table.
+constexpr std::int64_t kCounterBatchPages = 125;
+
+bool is_private(plan::Backing backing) { return backing == plan::Backing::anon || backing == plan::Backing::anon_thp; }
+
+// Growth over the nodes of the class that the backing's pages are counted in.
+Json node_growth(const RerollRecord& reroll, const plan::Scenario& scenario) {
+  const char* key = is_private(scenario.storage.backing) ? "AnonPages" : "Shmem";
+  if (reroll.nodes_after_load.empty()) return missing("no node memory was read after the load");
+  std::int64_t growth = 0;
+  for (const collectors::NodeMemory& after : reroll.nodes_after_load) {
+    const auto before = std::find_if(reroll.nodes_before.begin(), reroll.nodes_before.end(),
+                                     [&](const collectors::NodeMemory& node) { return node.node == after.node; });
+    if (before == reroll.nodes_before.end() || !before->bytes.contains(key) || !after.bytes.contains(key)) {
+      return missing(fmt::format("{} is not in the nodes' meminfo", key));
+    }
+    growth += after.bytes.at(key) - before->bytes.at(key);
+  }
+  return growth;
+}
+
+// Every arm that runs on the re-roll's allocation.
+Json arm_names(const Record& record, const RerollRecord& reroll) {
+  Json names = Json::array();
+  for (const std::size_t arm : reroll.plan.arms) names.push_back(record.arm_name(arm));
+  for (const std::size_t arm : reroll.plan.controls) names.push_back(record.arm_name(arm));
+  return names;
+}
+
+std::int64_t counter_lag_bytes(const placement::Topology& topology) {
+  std::size_t cpus = 0;
+  for (const placement::NumaNode& node : topology.nodes) cpus += node.cpus.size();
+  return static_cast<std::int64_t>(cpus * page_bytes()) * kCounterBatchPages;
+}
+
+Json share_of(const Json& observed, std::int64_t expected) {
+  if (!observed.is_number() || expected == 0) return nullptr;
+  return observed.get<double>() / static_cast<double>(expected) - 1.0;
+}
+
+Json requested(const Record& record, const plan::Scenario& scenario) {
+  try {
+    const placement::EffectivePolicy policy = placement::resolve(scenario.storage.policy, record.topology);
+    int last = 0;
+    for (const placement::NumaNode& node : record.topology.nodes) last = std::max(last, node.id);
+    const std::vector<double> shares = placement::requested_shares(policy, last + 1);
+    if (shares.empty()) return missing("the policy promises no shares");
+    Json out = Json::object();
+    for (std::size_t node = 0; node < shares.size(); ++node) out[fmt::format("{}", node)] = shares[node];
+    return out;
+  } catch (const Error& error) {
+    return missing(error.what());
+  }
+}
+
+}  // namespace
+
+Json ledger_section(const Record& record) {
+  Json list = Json::array();
+  for (const RerollRecord& reroll : record.rerolls) {
+    const std::size_t arm = reroll.plan.allocated_for;
+    const plan::Scenario& scenario = record.plan->arms[arm].scenario;
+    const plan::RunLayout& layout = record.layouts[arm];
+    engram::LedgerInput input;
+    input.tp = scenario.parallel.tp;
+    input.dp = scenario.parallel.dp;
+    input.edp_group = layout.edp_group_size;
+    input.table_mode = scenario.parallel.table_mode;
+    input.layout = scenario.storage.layout;
+    input.max_tokens = scenario.workload.max_tokens(scenario.parallel.dp);
+    const engram::Ledger ledger = engram::make_ledger(record.geometries[arm], input);
+    const bool stub = scenario.storage.backing == plan::Backing::stub;
+    std::int64_t expected = 0;
+    for (const plan::BackingPlace& backing : layout.backings) expected += backing.bytes;
+    if (stub) expected = 0;
+    const BackingTotals totals = backing_totals(parse_snapshots(reroll.storage.snapshots, "after_load"));
+    const Json growth = stub ? missing("backing stub holds no table") : node_growth(reroll, scenario);
+    list.push_back({{"reroll", reroll.plan.index},
+                    {"arm", record.arm_name(arm)},
+                    {"arms", arm_names(record, reroll)},
+                    {"table_bytes_one_copy", ledger.table_bytes_one_copy},
+                    {"table_bytes", stub ? 0 : ledger.table_bytes},
+                    {"backing_bytes", expected},
+                    {"staging_bytes_per_rank", ledger.staging_bytes_per_rank},
+                    {"source_bytes_per_token", ledger.source_bytes_per_token},
+                    {"observed",
+                     {{"label", "after_load"},
+                      {"pss_bytes", totals.pss_bytes},
+                      {"backing_allocated_bytes", totals.allocated_bytes},
+                      {"node_growth_bytes", growth},
+                      {"backings_counted", totals.backings}}},
+                    {"deviation",
+                     {{"pss", share_of(totals.pss_bytes, expected)},
+                      {"backing_allocated", share_of(totals.allocated_bytes, expected)},
+                      {"node_growth", share_of(growth, expected)}}},
+                    {"node_growth_lag_bytes", counter_lag_bytes(record.topology)},
+                    {"node_growth_lag_bytes", counter_lag_bytes(record.topology)},
+                    {"tolerance", kLedgerTolerance}});
+  }
+  return list;
+}
+
+Json placement_section(const Record& record) {
+  Json snapshots = Json::array();
+  for (const RerollRecord& reroll : record.rerolls) {
+    const std::size_t arm = reroll.plan.allocated_for;
+    const plan::Scenario& scenario = record.plan->arms[arm].scenario;
+    const Json shares = requested(record, scenario);
+    std::vector<std::string> labels;
+    for (const supervise::SnapshotReport& one : reroll.storage.snapshots) {
+      if (std::find(labels.begin(), labels.end(), one.label) == labels.end()) labels.push_back(one.label);
+    }
+    for (const std::string& label : labels) {
+      const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, label);
+      Json backings = Json::array();
+      for (const plan::BackingPlace& backing : record.layouts[arm].backings) {
+        backings.push_back(backing_pages(backing, ranks, shares));
+      }
+      Json states = Json::array();
+      for (const RankSnapshot& rank : ranks) {
+        Json state = rank.json.value("rank_state", Json::object());
+        Json one = {{"rank", rank.rank},
+                    {"file", fmt::format("placement/reroll-{}/{}-rank-{}.json", reroll.plan.index, label, rank.rank)}};
+        one.update(state);
+        states.push_back(std::move(one));
+      }
+      snapshots.push_back(
+          {{"reroll", reroll.plan.index},
+           {"arm", record.arm_name(arm)},
+           {"arms", arm_names(record, reroll)},
+           {"label", label},
+           {"requested_policy", scenario.storage.policy.text.empty() ? Json(plan::name(scenario.storage.policy.kind))
+                                                                     : Json(scenario.storage.policy.text)},
+           {"requested_shares", shares},
+           {"backings", backings},
+           {"ranks", states}});
+    }
+  }
+  return {{"snapshots", snapshots}};
+}
+
+Json startup_section(const Record& record) {
+  Json list = Json::array();
+  for (const RerollRecord& reroll : record.rerolls) {
+    Json stages = Json::array();
+    for (const supervise::StageReport& stage : reroll.storage.stages) {
+      stages.push_back({{"rank", stage.rank},
+                        {"stage", control::name(stage.stage)},
+                        {"duration_us", static_cast<double>(stage.end_ns - stage.start_ns) / 1000.0},
+                        {"minor_faults", stage.minor_faults},
+                        {"major_faults", stage.major_faults}});
+    }
+    list.push_back({{"reroll", reroll.plan.index},
+                    {"arm", record.arm_name(reroll.plan.allocated_for)},
+                    {"ranks_ready_us", static_cast<double>(reroll.storage.ranks_ready_ns) / 1000.0},
+                    {"stages", stages}});
+  }
+  return list;
+}
+
+std::optional<Oversubscription> oversubscription(const Record& record) {
+  int threads = 0;
+  for (const auto& ranks : record.work) {
+    int sum = 0;
+    for (const auto& [rank, work] : ranks) sum += work.threads;
+    threads = std::max(threads, sum);
+  }
+  const int cpus = static_cast<int>(record.topology.allowed_cpus.size());
+  if (cpus == 0 || threads <= cpus) return std::nullopt;
+  return Oversubscription{threads, cpus};
+}
+
+std::vector<Warning> derived_warnings(const Record& record) {
+  std::vector<Warning> list;
+  if (record.plan->base.fault.kind != "none") {
+    list.push_back({"planted_fault",
+                    "The scenario plants a fault; no figure of this run is shown.",
+                    "Remove the key fault from the scenario.",
+                    {{"kind", record.plan->base.fault.kind}}});
+  }
+  if (const auto over = oversubscription(record)) {
+    list.push_back({"oversubscribed",
+                    fmt::format("{} threads want to run at once on {} allowed CPUs: they take turns, and no timing "
+                                "verdict is better than inconclusive.",
+                                over->threads, over->cpus),
+                    "Allow more CPUs, or lower parallel.tp, parallel.dp or device.cpu_workers.",
+                    {{"runnable_threads", over->threads}, {"allowed_cpus", over->cpus}}});
+  }
+  if (record.plan->base.device.backend == plan::BackendKind::fake) {
+    list.push_back({"virtual_time", "The fake backend scripts its durations; they say nothing about a machine.",
+                    "Set device.backend to cpu or cuda.", Json::object()});
+  }
+  for (const measure::WarmUp& one : record.warm_ups) {
+    if (one.steady) continue;
+    list.push_back({"warm_up_not_steady",
+                    fmt::format("Arm {}: the step time was not steady when the warm-up hit its cap of {} steps.",
+                                record.arm_name(one.arm), one.steps),
+                    "Raise workload.warmup, or look for other load on this machine.",
+                    {{"slope", one.slope ? Json(*one.slope) : Json(nullptr)}, {"reroll", one.reroll}}});
+  }
+  for (const Json& entry : ledger_section(record)) {
+    for (const auto& [what, deviation] : entry["deviation"].items()) {
+      if (!deviation.is_number() || std::abs(deviation.get<double>()) <= kLedgerTolerance) continue;
+      const double off_bytes = std::abs(deviation.get<double>()) * entry["backing_bytes"].get<double>();
+      if (what == "node_growth" && off_bytes <= static_cast<double>(counter_lag_bytes(record.topology))) continue;
+      list.push_back({"ledger_disagrees",
+                      fmt::format("Re-roll {}: {} is {:+.2f} % off the ledger's {} bytes.", entry["reroll"].get<int>(),
+                                  what, deviation.get<double>() * 100, entry["backing_bytes"].get<std::int64_t>()),
+                      what == "node_growth"
+                          ? "Other programs on this machine change node memory too: repeat on a quiet machine."
+                          : "Compare the snapshots in placement/ with the ledger.",
+                      {{"figure", what}, {"deviation", deviation}, {"observed", entry["observed"]}}});
+    }
+  }
+  return list;
+}
+
+}  // namespace eb::result

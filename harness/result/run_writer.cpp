@@ -1,0 +1,343 @@
+#include "harness/result/run_writer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+
+#include "harness/result/snapshots.h"
+#include "placement/policy.h"
+
+namespace eb::result {
+
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+// One line of samples/: the values of a replica's step, or with `rank` of one rank's. Written by hand: a million events
+// give a hundred thousand of these. Names are plain; `arm` is a JSON string already.
+void append_sample(std::string& out, const measure::SlotInfo& slot, const std::string& arm, std::int64_t step,
+                   int replica, int rank, const std::vector<measure::Column>& columns,
+                   const std::vector<double>& values) {
+  auto end = std::back_inserter(out);
+  fmt::format_to(end, R"({{"slot":{},"arm":{},"reroll":{},"block":{},"step":{},"replica":{},"rank":)", slot.slot, arm,
+                 slot.reroll, slot.plan.block, step, replica);
+  if (rank < 0) {
+    out += "null";
+  } else {
+    fmt::format_to(end, "{}", rank);
+  }
+  out += ",\"values\":{";
+  bool first = true;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    if (std::isnan(values[c])) continue;
+    fmt::format_to(end, R"({}"{}":{})", first ? "" : ",", columns[c].name, values[c]);
+    first = false;
+  }
+  out += "}}\n";
+}
+
+// Adds the numbers of `more` to `sum`; a key whose name says that it is no total keeps the larger, or the last, value.
+void add_counts(Json& sum, const Json& more) {
+  if (sum.is_null()) {
+    sum = more;
+    return;
+  }
+  for (const auto& [key, value] : more.items()) {
+    if (!value.is_number() || key == "layer" || key.ends_with("_last_step") || key == "grid_cap") {
+      sum[key] = value;
+    } else if (key.ends_with("_max")) {
+      sum[key] = std::max(sum.value(key, std::int64_t{0}), value.get<std::int64_t>());
+    } else {
+      sum[key] = sum.value(key, std::int64_t{0}) + value.get<std::int64_t>();
+    }
+  }
+}
+
+// Pages of a backing by node: numa_maps' count; where that is missing, the sum over the tables of what move_pages saw.
+std::map<int, std::int64_t> observed_pages(const Json& backing) {
+  std::map<int, std::int64_t> pages;
+  const auto add = [&](const Json& by_node) {
+    if (!by_node.is_object() || by_node.contains("reason")) return false;
+    for (const auto& [node, count] : by_node.items()) pages[std::stoi(node)] += count.get<std::int64_t>();
+    return true;
+  };
+  if (!backing.contains("tables") || add(backing["node_pages"])) return pages;
+  for (const Json& table : backing["tables"]) {
+    if (table["move_pages"].contains("node_pages")) add(table["move_pages"]["node_pages"]);
+  }
+  return pages;
+}
+
+}  // namespace
+
+RunWriter::RunWriter(RunFolder& folder, const RunInput& input) : folder_(folder) {
+  record_.plan = input.plan;
+  record_.layouts = input.layouts;
+  record_.geometries = input.geometries;
+  record_.topology = input.topology;
+  record_.command_line = input.command_line;
+  record_.binary_sha256 = input.binary_sha256;
+  record_.instrument = input.instrument;
+  record_.started_utc = utc_now();
+  record_.before = read_machine_state();
+  record_.work.resize(input.plan->arms.size());
+  std::size_t replicas = 0;
+  std::size_t ranks = 0;
+  for (std::size_t a = 0; a < record_.layouts.size(); ++a) {
+    replicas = std::max(replicas, static_cast<std::size_t>(input.plan->arms[a].scenario.parallel.dp));
+    ranks = std::max(ranks, record_.layouts[a].ranks.size());
+  }
+  record_.columns = measure::StepMetrics(record_.layouts.front(), measure::engram_layers(*input.plan)).columns();
+  record_.cells.emplace(input.plan->arms.size(), record_.columns.size(), replicas, ranks);
+  const Json expanded = Json::parse(input.plan->expanded_json, nullptr, false);
+  folder_.write("plan.json", dump({{"schema", "engram-bench/plan"},
+                                   {"schema_version", 1},
+                                   {"sha256", input.plan->sha256},
+                                   {"source", input.plan->source_path},
+                                   {"plan", expanded.is_discarded() ? Json(input.plan->expanded_json) : expanded}}) +
+                                 "\n");
+  if (!record_.topology.hwloc_xml.empty()) folder_.write("topology.xml", record_.topology.hwloc_xml);
+  log("run of " + input.plan->base.name + " begins");
+  write_result(false);
+}
+
+void RunWriter::log(const std::string& text) { folder_.append_log(utc_now() + " " + text); }
+
+void RunWriter::write_result(bool seal) {
+  result_text_ = dump(result_document(record_)) + "\n";
+  if (seal) {
+    folder_.seal(result_text_);
+  } else {
+    folder_.write("result.json", result_text_);
+  }
+}
+
+void RunWriter::reroll_starting(const measure::RerollPlan& reroll) {
+  during_ = fmt::format("re-roll {}: start of the ranks and storage", reroll.index);
+  log(fmt::format("re-roll {} (pair {}) allocates for arm {}", reroll.index, reroll.pair,
+                  record_.arm_name(reroll.allocated_for)));
+  RerollRecord one;
+  one.plan = reroll;
+  one.nodes_before = collectors::read_node_memory();
+  record_.rerolls.push_back(std::move(one));
+  snapshots_written_ = 0;
+}
+
+void RunWriter::reroll_ready(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) {
+  RerollRecord& one = record_.rerolls.back();
+  one.nodes_after_load = collectors::read_node_memory();
+  one.storage = storage;
+  write_snapshots(one);
+  log(fmt::format("re-roll {}: tables loaded, ranks were ready after {:.1f} ms", reroll.index,
+                  static_cast<double>(storage.ranks_ready_ns) / 1e6));
+  require_placement(one, "after_register");
+  require_placement(one, "after_load");
+}
+
+void RunWriter::slot_starting(const measure::SlotInfo& slot) {
+  during_ = fmt::format("re-roll {}: slot {} ({}, arm {})", slot.reroll, slot.slot, measure::name(slot.plan.kind),
+                        record_.arm_name(slot.plan.arm));
+}
+
+void RunWriter::slot_done(const measure::SlotInfo& slot, const std::vector<supervise::SlotReport>& reports,
+                          const std::vector<measure::StepValues>& values) {
+  record_.slots.push_back(slot);
+  const bool timed = slot.plan.kind == measure::SlotKind::timed;
+  std::vector<Json> facts(reports.size());
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    facts[i] = Json::parse(reports[i].facts_json, nullptr, false);
+    if (!facts[i].is_object())
+      fail(Exit::failure, "rank {}: the facts of slot {} are not JSON", reports[i].rank, slot.slot);
+    if (facts[i].contains("replicas_uncoupled")) {
+      record_.replicas_uncoupled[slot.plan.arm] = facts[i]["replicas_uncoupled"].get<bool>();
+    }
+    if (!timed) continue;
+    add_work(slot, reports[i].rank, facts[i]);
+    std::vector<rank::EventRecord>& events = block_events_[reports[i].rank];
+    events.insert(events.end(), reports[i].events.begin(), reports[i].events.end());
+  }
+  if (slot.plan.check) add_check(slot, facts);
+  if (!timed) return;
+  const std::string arm = dump(record_.arm_name(slot.plan.arm), -1);
+  for (const measure::StepValues& step : values) {
+    record_.cells->add(slot.plan.arm, slot.reroll, slot.plan.block, step);
+    const std::int64_t number = slot.first_step + step.step;
+    const plan::RunLayout& layout = record_.layouts[slot.plan.arm];
+    for (std::size_t d = 0; d < step.per_replica.size(); ++d) {
+      append_sample(block_samples_, slot, arm, number, static_cast<int>(d), -1, record_.columns, step.per_replica[d]);
+    }
+    for (std::size_t r = 0; r < step.per_rank.size(); ++r) {
+      append_sample(block_samples_, slot, arm, number, layout.ranks[r].replica, static_cast<int>(r), record_.columns,
+                    step.per_rank[r]);
+    }
+  }
+}
+
+void RunWriter::add_work(const measure::SlotInfo& slot, int rank, const Json& facts) {
+  RankWork& work = record_.work[slot.plan.arm][rank];
+  work.steps += facts.value("steps", std::int64_t{0});
+  work.own_tokens += facts.value("own_tokens", std::int64_t{0});
+  work.common_slot_tokens += facts.value("common_slot_tokens", std::int64_t{0});
+  work.threads = std::max(work.threads, facts.value("threads", 0));
+  for (const Json& one : facts.value("lookups", Json::array())) add_counts(work.lookups[one.value("layer", -1)], one);
+  for (const Json& one : facts.value("collectives", Json::array())) {
+    add_counts(work.collectives[fmt::format("{}/{}/{:05}", one.value("object", ""), one.value("group", ""),
+                                            one.value("layer", -1) + 1)],
+               one);
+  }
+  work.setup_collectives = facts.value("setup_collectives", Json::array());
+}
+
+void RunWriter::add_check(const measure::SlotInfo& slot, const std::vector<Json>& facts) {
+  CheckRecord check;
+  check.slot = slot.slot;
+  check.arm = record_.arm_name(slot.plan.arm);
+  check.when = slot.plan.kind == measure::SlotKind::check ? "before_timing" : "after_block";
+  for (const Json& one : facts) {
+    const Json checks = one.value("checks", Json());
+    if (!checks.is_object()) fail(Exit::failure, "slot {}: a rank was asked for a check and reports none", slot.slot);
+    const auto count = [&](const char* what, const char* key) {
+      const Json part = checks.value(what, Json());
+      return part.is_object() ? part.value(key, std::int64_t{0}) : 0;
+    };
+    check.ids_compared += count("ids", "compared");
+    check.rows_compared += count("rows", "compared");
+    check.mismatches += count("ids", "mismatches") + count("rows", "mismatches");
+    const Json hidden = checks.value("hidden", Json());
+    if (hidden.is_object()) {
+      check.hidden_tokens += hidden.value("tokens", std::int64_t{0});
+      check.hidden_max_error = std::max(check.hidden_max_error.value_or(0), hidden.value("max_error", 0.0));
+      check.hidden_bound = hidden.value("bound", 0.0);
+    }
+    const Json digests = one.value("digests", Json::object());
+    const Json rows = digests.value("rows", Json());
+    check.rows_sha256.push_back(rows.is_string() ? rows.get<std::string>() : "");
+  }
+  // Checks before timing run on the same indices: where the factor is only how rows are fetched, all arms must have
+  // gathered the same bytes.
+  if (check.when == "before_timing" && record_.plan->experiment.factor.starts_with("prefetch.")) {
+    for (const CheckRecord& other : record_.checks) {
+      if (other.when == check.when && other.rows_sha256 != check.rows_sha256) {
+        fail(Exit::bad_data, "arms {} and {} gathered different rows for the same ids (slots {} and {})", other.arm,
+             check.arm, other.slot, check.slot);
+      }
+    }
+  }
+  const std::int64_t mismatches = check.mismatches;
+  record_.checks.push_back(std::move(check));
+  if (mismatches > 0) {
+    fail(Exit::bad_data, "slot {}: {} ids or rows differ from the reference", slot.slot, mismatches);
+  }
+}
+
+void RunWriter::warm_up_done(const measure::WarmUp& warm_up) {
+  record_.warm_ups.push_back(warm_up);
+  log(fmt::format("warm-up of arm {}: {} steps, {}", record_.arm_name(warm_up.arm), warm_up.steps,
+                  warm_up.steady ? "steady" : "not steady"));
+}
+
+void RunWriter::flush_block(int reroll, int block) {
+  for (auto& [rank, events] : block_events_) {
+    auto file = event_files_.find(rank);
+    if (file == event_files_.end()) file = event_files_.emplace(rank, folder_.event_file(rank)).first;
+    file->second.append(events);
+    file->second.sync();
+    events.clear();
+  }
+  if (!block_samples_.empty()) {
+    folder_.write(fmt::format("samples/reroll-{}-block-{}.jsonl", reroll, block), block_samples_);
+  }
+  block_samples_.clear();
+}
+
+void RunWriter::block_done(const measure::RerollPlan& reroll, int block) {
+  during_ = fmt::format("re-roll {}: writing block {}", reroll.index, block);
+  flush_block(reroll.index, block);
+  log(fmt::format("re-roll {}: block {} done", reroll.index, block));
+  write_result(false);
+}
+
+void RunWriter::reroll_steady(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) {
+  RerollRecord& one = record_.rerolls.back();
+  one.storage = storage;
+  write_snapshots(one);
+  require_placement(one, "steady");
+  during_ = fmt::format("re-roll {}: tear-down", reroll.index);
+}
+
+void RunWriter::reroll_done(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) {
+  record_.rerolls.back().storage = storage;
+  log(fmt::format("re-roll {}: torn down", reroll.index));
+}
+
+void RunWriter::write_snapshots(const RerollRecord& reroll) {
+  for (; snapshots_written_ < reroll.storage.snapshots.size(); ++snapshots_written_) {
+    const supervise::SnapshotReport& one = reroll.storage.snapshots[snapshots_written_];
+    const Json snapshot = Json::parse(one.json, nullptr, false);
+    if (snapshot.is_discarded()) fail(Exit::failure, "rank {}: snapshot {} is not JSON", one.rank, one.label);
+    folder_.write(fmt::format("placement/reroll-{}/{}-rank-{}.json", reroll.plan.index, one.label, one.rank),
+                  dump(snapshot) + "\n");
+  }
+}
+
+void RunWriter::require_placement(const RerollRecord& reroll, const std::string& label) const {
+  const std::size_t arm = reroll.plan.allocated_for;
+  const plan::StorageSpec& storage = record_.plan->arms[arm].scenario.storage;
+  if (storage.backing == plan::Backing::stub) return;
+  const placement::EffectivePolicy policy = placement::resolve(storage.policy, record_.topology);
+  const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, label);
+  if (ranks.empty()) return;
+  for (const plan::BackingPlace& backing : record_.layouts[arm].backings) {
+    const auto pages = observed_pages(backing_pages(backing, ranks, Json()));
+    if (pages.empty()) continue;
+    const std::vector<std::string> broken = placement::broken_promises(policy, pages, storage.tolerance);
+    if (!broken.empty()) {
+      fail(Exit::failure, "arm {}, backing {}, {}: policy {} was asked for and not obtained: {}", record_.arm_name(arm),
+           backing.index, label, storage.policy.text, broken.front());
+    }
+  }
+}
+
+void RunWriter::finish() {
+  during_ = "end";
+  record_.after = read_machine_state();
+  if (record_.instrument) {
+    for (std::size_t a = 0; a < record_.plan->arms.size(); ++a) {
+      if (!record_.cells->summary(a, 0)) fail(Exit::failure, "arm {} has no sample", record_.arm_name(a));
+    }
+  }
+  log("complete");
+  record_.complete = true;
+  try {
+    write_result(true);
+  } catch (...) {
+    record_.complete = false;
+    throw;
+  }
+}
+
+void RunWriter::finish_failed(const std::string& text, Exit exit) {
+  record_.complete = false;
+  record_.failures.push_back({text, static_cast<int>(exit), during_});
+  if (!record_.after) record_.after = read_machine_state();
+  if (!record_.figures_allowed()) {
+    std::error_code error;
+    std::filesystem::remove_all(folder_.path() + "/samples", error);
+  }
+  folder_.write(fmt::format("failures/failure-{}.json", record_.failures.size() - 1),
+                dump({{"text", text}, {"exit", static_cast<int>(exit)}, {"during", during_}}) + "\n");
+  log("failed: " + text);
+  write_result(true);
+}
+
+}  // namespace eb::result

@@ -1,0 +1,73 @@
+// Turns what happens in a run into its folder: events and samples after each block, result.json after each block with
+// "complete": false, and once more, with the manifest, at the end. Not thread-safe.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "harness/base/error.h"
+#include "harness/measure/experiment.h"
+#include "harness/result/folder.h"
+#include "harness/result/record.h"
+
+namespace eb::result {
+
+struct RunInput {
+  const plan::Plan* plan = nullptr;
+  std::vector<plan::RunLayout> layouts;      // of each arm
+  std::vector<engram::Geometry> geometries;  // of each arm
+  placement::Topology topology;
+  std::string command_line;
+  std::string binary_sha256;  // empty: unknown
+  bool instrument = true;
+};
+
+class RunWriter final : public measure::Observer {
+ public:
+  // Writes plan.json, topology.xml and a first result.json, so that a folder that cannot be written is found before
+  // anything is allocated. Errors: Error(failure).
+  RunWriter(RunFolder& folder, const RunInput& input);
+
+  // Errors of all: Error(failure) where a file cannot be written. reroll_ready and reroll_steady also where the pages
+  // do not lie as the policy was asked to put them.
+  void reroll_starting(const measure::RerollPlan& reroll) override;
+  void reroll_ready(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) override;
+  void slot_starting(const measure::SlotInfo& slot) override;
+  void slot_done(const measure::SlotInfo& slot, const std::vector<supervise::SlotReport>& reports,
+                 const std::vector<measure::StepValues>& values) override;
+  void warm_up_done(const measure::WarmUp& warm_up) override;
+  void block_done(const measure::RerollPlan& reroll, int block) override;
+  void reroll_steady(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) override;
+  void reroll_done(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) override;
+
+  // The run went through: result.json says complete. An arm without samples is Error(failure).
+  void finish();
+  // The run ended early: the error goes into failures/ and result.json, which stays "complete": false. After a failed
+  // check no sample is kept.
+  void finish_failed(const std::string& text, Exit exit);
+
+  [[nodiscard]] const Record& record() const noexcept { return record_; }
+  // result.json as last written.
+  [[nodiscard]] const std::string& result_text() const noexcept { return result_text_; }
+
+ private:
+  void log(const std::string& text);
+  void write_result(bool seal);
+  void write_snapshots(const RerollRecord& reroll);
+  void require_placement(const RerollRecord& reroll, const std::string& label) const;
+  void add_work(const measure::SlotInfo& slot, int rank, const Json& facts);
+  void add_check(const measure::SlotInfo& slot, const std::vector<Json>& facts);
+  void flush_block(int reroll, int block);
+
+  RunFolder& folder_;
+  Record record_;
+  std::map<int, EventFile> event_files_;                        // by rank
+  std::map<int, std::vector<rank::EventRecord>> block_events_;  // of the running block, by rank
+  std::string block_samples_;
+  std::string during_ = "start";
+  std::string result_text_;
+  std::size_t snapshots_written_ = 0;  // of the running re-roll
+};
+
+}  // namespace eb::result

@@ -1,0 +1,37 @@
+// The collectors' snapshots of all ranks, brought together: each backing is counted once, from the process with the
+// fullest page table.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/plan/layout.h"
+#include "harness/result/json_value.h"
+#include "harness/supervise/reroll.h"
+
+namespace eb::result {
+
+struct RankSnapshot {
+  int rank = 0;
+  Json json;
+};
+
+// Snapshots of one label, ascending ranks. Errors: Error(failure) for text that is not JSON.
+[[nodiscard]] std::vector<RankSnapshot> parse_snapshots(const std::vector<supervise::SnapshotReport>& reports,
+                                                        const std::string& label);
+
+struct BackingTotals {   // numbers, or null with the reason
+  Json pss_bytes;        // summed over all ranks' table mappings
+  Json allocated_bytes;  // summed over the distinct backings; private memory: the resident bytes of each mapping
+  int backings = 0;
+};
+[[nodiscard]] BackingTotals backing_totals(const std::vector<RankSnapshot>& ranks);
+
+// One backing in one snapshot: policy, pages and shares by node (numa_maps), and per table what move_pages says.
+[[nodiscard]] Json backing_pages(const plan::BackingPlace& backing, const std::vector<RankSnapshot>& ranks,
+                                 const Json& requested_shares);
+
+// Pages by node of a table or mapping as shares of their sum; null with a reason where there is none.
+[[nodiscard]] Json node_shares(const Json& node_pages);
+
+}  // namespace eb::result

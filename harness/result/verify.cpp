@@ -1,0 +1,127 @@
+#include "harness/result/verify.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "harness/base/error.h"
+#include "harness/base/os.h"
+#include "harness/base/sha256.h"
+#include "harness/result/cells_json.h"
+#include "harness/result/folder.h"
+#include "harness/result/json_value.h"
+
+namespace eb::result {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+Json parse(const std::string& path) {
+  Json json = Json::parse(read_file(path), nullptr, false);
+  if (json.is_discarded()) fail(Exit::bad_data, "{}: not JSON", path);
+  return json;
+}
+
+// Values of the step's replicas by arm and metric, from samples/.
+std::map<std::pair<std::string, std::string>, std::vector<double>> read_samples(const std::string& path) {
+  std::map<std::pair<std::string, std::string>, std::vector<double>> values;
+  for (const std::string& name : run_files(path)) {
+    if (!name.starts_with("samples/")) continue;
+    std::istringstream lines(read_file(path + "/" + name));
+    std::string line;
+    for (int number = 1; std::getline(lines, line); ++number) {
+      const Json sample = Json::parse(line, nullptr, false);
+      if (!sample.is_object() || !sample.contains("values") || !sample.contains("arm") || !sample.contains("rank")) {
+        fail(Exit::bad_data, "{}/{}:{}: not a sample", path, name, number);
+      }
+      if (!sample["rank"].is_null()) continue;
+      for (const auto& [metric, value] : sample["values"].items()) {
+        values[{sample["arm"].get<std::string>(), metric}].push_back(value.get<double>());
+      }
+    }
+  }
+  return values;
+}
+
+// Every cell must be what its samples give.
+void check_cells(const std::string& path, const Json& result) {
+  auto values = read_samples(path);
+  for (const Json& cell : result.at("cells")) {
+    const auto key = std::pair(cell.at("arm").get<std::string>(), cell.at("metric").get<std::string>());
+    const Json expected = cell_statistics(values[key], cell.value("reason", ""));
+    for (const auto& [name, value] : expected.items()) {
+      if (cell.value(name, Json("absent")) != value) {
+        fail(Exit::bad_data, "{}: cell {} of arm {}: {} is {}, its samples give {}", path, key.second, key.first, name,
+             cell.value(name, Json("absent")).dump(), value.dump());
+      }
+    }
+  }
+}
+
+std::size_t check_hashes(const std::string& path) {
+  std::istringstream lines(read_file(path + "/MANIFEST.sha256"));
+  std::set<std::string> listed;
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    if (line.size() < 67 || line.compare(64, 2, "  ") != 0) {
+      fail(Exit::bad_data, "{}/MANIFEST.sha256:{}: not a line of hash and name", path, number);
+    }
+    const std::string name = line.substr(66);
+    const fs::path relative(name);
+    if (relative.is_absolute() || std::find(relative.begin(), relative.end(), "..") != relative.end()) {
+      fail(Exit::bad_data, "{}/MANIFEST.sha256:{}: {} leads out of the folder", path, number, name);
+    }
+    if (!fs::is_regular_file(path + "/" + name))
+      fail(Exit::bad_data, "{}/{}: listed in the manifest, not there", path, name);
+    if (sha256_file(path + "/" + name) != line.substr(0, 64)) {
+      fail(Exit::bad_data, "{}/{}: its content is not what the manifest says", path, name);
+    }
+    listed.insert(name);
+  }
+  for (const std::string& name : run_files(path)) {
+    if (!listed.contains(name)) fail(Exit::bad_data, "{}/{}: not in the manifest", path, name);
+  }
+  for (const char* name : {"result.json", "plan.json"}) {
+    if (!listed.contains(name)) fail(Exit::bad_data, "{}: the manifest has no {}", path, name);
+  }
+  return listed.size();
+}
+
+}  // namespace
+
+VerifyReport verify(const std::string& path) {
+  if (!fs::is_directory(path)) fail(Exit::usage, "{}: no such folder", path);
+  if (!fs::exists(path + "/result.json") && !fs::exists(path + "/MANIFEST.sha256")) {
+    fail(Exit::usage, "{}: not the folder of a run (no result.json)", path);
+  }
+  if (!fs::exists(path + "/MANIFEST.sha256")) {
+    fail(Exit::bad_data, "{}: no MANIFEST.sha256: the run was stopped before it could end its record", path);
+  }
+  VerifyReport report;
+  report.files = check_hashes(path);
+  const Json result = parse(path + "/result.json");
+  if (!result.is_object() || result.value("schema", "") != "engram-bench/result") {
+    fail(Exit::bad_data, "{}/result.json: not a result of this program", path);
+  }
+  if (result.value("schema_version", 0) != 1) {
+    fail(Exit::bad_data, "{}/result.json: schema_version {} is not one that this program reads (1)", path,
+         result.value("schema_version", 0));
+  }
+  report.complete = result.value("complete", false);
+  report.scenario = result.value("name", "");
+  try {
+    check_cells(path, result);
+  } catch (const Json::exception& error) {
+    fail(Exit::bad_data, "{}/result.json: {}", path, error.what());
+  }
+  for (const std::string& name : run_files(path)) {
+    if (name.starts_with("events/")) report.events += read_events(path + "/" + name).size();
+  }
+  return report;
+}
+
+}  // namespace eb::result
