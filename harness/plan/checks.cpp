@@ -15,9 +15,6 @@ constexpr std::int64_t kMaxStepTokens = 1'048'576;
 void check_model(const Scenario& scenario, const engram::Geometry& geometry) {
   const engram::Model& model = scenario.model.base;
   const Backbone& backbone = scenario.model.backbone;
-  if (!model.head_rows.empty() && scenario.model.table_scale != 1.0) {
-    fail(Exit::usage, "model.table_scale scales the prime search; it has no effect on rows given by model.head_rows");
-  }
   if (model.pad_token >= model.raw_vocab) {
     fail(Exit::usage, "model.pad_token {} is outside model.raw_vocab {}", model.pad_token, model.raw_vocab);
   }
@@ -147,8 +144,8 @@ const std::vector<BackingRule>& backing_rules() {
 void check_scenario(const Scenario& scenario, bool control, const std::string& factor) {
   if (scenario.model.base.ids_given) check_unbuilt(scenario);  // such a model has nothing that the rest could check
   const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
-  check_model(scenario, geometry);
   static_cast<void>(make_layout(scenario, geometry));
+  check_model(scenario, geometry);
   check_device(scenario);
   check_storage(scenario);
   check_workload(scenario);

@@ -117,8 +117,12 @@ Json* step_inside(Json& parent, const Key& key, const std::vector<std::string>& 
       child_object(parent, name, here)[join(segments, at + 1, segments.size())] = value;
       return nullptr;
     case Type::override_map: {
-      if (at + 2 >= segments.size()) fail(Exit::usage, "{}: name the key that the control changes", printable(path));
-      Json& control = child_object(child_object(parent, name, here), segments[at + 1], path);
+      Json& controls = child_object(parent, name, here);
+      if (at + 2 == segments.size()) {
+        controls[segments[at + 1]] = value;
+        return nullptr;
+      }
+      Json& control = child_object(controls, segments[at + 1], path);
       control[join(segments, at + 2, segments.size())] = value;
       return nullptr;
     }

@@ -49,7 +49,7 @@ void add_life_cycle_rows(std::vector<Key>& rows) {
       "storage.pretouch", "leader", "none, leader, parallel or parallel:threads", "^(none|leader|parallel(:[0-9]+)?)$",
       "Who faults the pages in before registration: nobody, the leader, or threads of the leader (without a number: "
       "all "
-      "CPUs it may use).",
+      "CPUs it may use). Where policy becomes stock and this is not stated beside it: none.",
       [](Target& t, const std::string& text) {
         std::tie(storage(t).pretouch, storage(t).pretouch_threads) = parse_pretouch(text);
       },

@@ -52,6 +52,21 @@ void check_arm_name(const std::string& arm) {
   }
 }
 
+// Stock vLLM has no pre-touch: who turns a scenario into stock need not say so again. A pre-touch stated beside the
+// policy stays and is refused.
+std::vector<std::pair<std::string, Json>> with_stock(std::vector<std::pair<std::string, Json>> overrides) {
+  const auto sets = [&](const char* path, const Json* value) {
+    return std::any_of(overrides.begin(), overrides.end(), [&](const auto& entry) {
+      return entry.first == path && (value == nullptr || entry.second == *value);
+    });
+  };
+  const Json stock = "stock";
+  if (sets("storage.policy", &stock) && !sets("storage.pretouch", nullptr)) {
+    overrides.emplace_back("storage.pretouch", "none");
+  }
+  return overrides;
+}
+
 Arm make_arm(const Json& document, const std::string& folder, const std::string& arm_name, bool control,
              const std::vector<std::pair<std::string, Json>>& overrides, const std::string& factor) {
   Arm arm;
@@ -61,7 +76,7 @@ Arm make_arm(const Json& document, const std::string& folder, const std::string&
   named(fmt::format("{} {}", control ? "control" : "arm", arm_name), [&] {
     Json own = document;
     own.erase("experiment");
-    for (const auto& [path, value] : overrides) {
+    for (const auto& [path, value] : with_stock(overrides)) {
       check_changeable(path);
       set_in_document(own, path, value);
       arm.overrides[path] = value.dump();
@@ -147,6 +162,10 @@ Plan parse_plan(const std::string& text, const std::string& folder, const std::v
   Json document = parse_document(text);
   for (const Setting& setting : settings) {
     named("--set " + printable(setting.key), [&] { apply_setting(document, setting); });
+  }
+  const Json* policy = find_in_document(document, "storage.policy");
+  if (policy != nullptr && *policy == "stock" && find_in_document(document, "storage.pretouch") == nullptr) {
+    set_in_document(document, "storage.pretouch", "none");
   }
   check_document(document);
   Plan plan;

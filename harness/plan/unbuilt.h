@@ -11,7 +11,7 @@ namespace eb::plan {
 
 struct Unbuilt {
   std::string path;
-  std::string value;    // "weighted" also stands for "weighted:..."; "*" for every value
+  std::string value;    // "weighted" also stands for "weighted:..."
   std::string instead;  // what to use
 };
 [[nodiscard]] const std::vector<Unbuilt>& unbuilt();
