@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
   add_inspect(app, globals, action);
   add_run(app, globals, action);
   add_verify(app, globals, action);
+  add_plan(app, globals, action);
   add_topo(app, globals, action);
   add_rank(app, action);
   for (const char* name : kNotBuilt) {

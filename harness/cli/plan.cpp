@@ -44,9 +44,8 @@ void add_plan(CLI::App& app, const Globals& globals, Action& action) {
   add_settings(*command, options->settings, options->seed);
   command->add_flag("--print-schema", options->print_schema, "Print the JSON Schema of scenario files");
   command->add_flag("--print-reference", options->print_reference, "Print the table of keys as Markdown");
-  command->callback([&action, &globals, options] {
-    action = [&globals, options] { return run_plan(*options, globals); };
-  });
+  command->callback(
+      [&action, &globals, options] { action = [&globals, options] { return run_plan(*options, globals); }; });
 }
 
 }  // namespace eb::cli

@@ -196,9 +196,7 @@ std::string printable(const std::string& text) {
   const std::string cut = text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
   const std::string quoted = Json(cut).dump(-1, ' ', true, Json::error_handler_t::replace);
   // A plain name reads better without quotes.
-  const bool plain = !cut.empty() && std::all_of(cut.begin(), cut.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
-  });
+  const bool plain = is_name(cut, kLongest + 3);
   return plain ? cut : quoted;
 }
 

@@ -241,6 +241,12 @@ std::vector<std::string> split_path(std::string_view path) {
   }
 }
 
+bool is_name(std::string_view text, std::size_t longest) noexcept {
+  return !text.empty() && text.size() <= longest && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+  });
+}
+
 bool is_index(std::string_view segment) noexcept {
   return !segment.empty() && segment.size() <= 9 &&
          std::all_of(segment.begin(), segment.end(), [](char c) { return c >= '0' && c <= '9'; });

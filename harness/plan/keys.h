@@ -82,6 +82,8 @@ struct Key {
 void check_value(const Key& key, const std::string& path, const Json& value);
 
 [[nodiscard]] std::vector<std::string> split_path(std::string_view path);
+// 1 to `longest` letters, digits, dots, hyphens and underscores.
+[[nodiscard]] bool is_name(std::string_view text, std::size_t longest) noexcept;
 [[nodiscard]] bool is_index(std::string_view segment) noexcept;
 
 }  // namespace eb::plan

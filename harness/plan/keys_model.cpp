@@ -1,5 +1,5 @@
 // Rows of the key table: what runs (top level, model, parallel, device).
-#include <algorithm>
+#include <cctype>
 
 #include "harness/plan/key_rows.h"
 
@@ -26,6 +26,12 @@ void add_top_rows(std::vector<Key>& rows) {
   name.required = true;
   name.form = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first";
   name.pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$";
+  name.set = [](Target& t, const Json& value) {
+    t.scenario->name = value.get<std::string>();
+    if (!is_name(t.scenario->name, 100) || std::isalnum(static_cast<unsigned char>(t.scenario->name[0])) == 0) {
+      fail(Exit::usage, "expected 1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first");
+    }
+  };
   rows.push_back(name);
   rows.push_back(text_key(
       "question", "", "The question that the run answers, in a sentence.",

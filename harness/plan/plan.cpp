@@ -43,10 +43,7 @@ void check_changeable(const std::string& path) {
 }
 
 void check_arm_name(const std::string& arm) {
-  const bool fine = !arm.empty() && arm.size() <= 64 && std::all_of(arm.begin(), arm.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
-  });
-  if (!fine) {
+  if (!is_name(arm, 64)) {
     fail(Exit::usage, "the name {} of an arm or control is not 1 to 64 letters, digits, dots, hyphens and underscores",
          printable(arm));
   }
