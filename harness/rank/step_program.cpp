@@ -62,17 +62,19 @@ void StepProgram::start(const StepInput& step) {
 // The readers of all these buffers are on the main stream, and their writers were waited for there or (lookups) wait
 // for the ids, which come after this.
 void StepProgram::poison(const StepInput& step) {
-  const auto fill = [&](const BufferPtr& buffer) {
-    if (buffer) parts_.backend.fill(parts_.main, op(OpKind::fill), buffer->data(), 0xFF, buffer->size());
+  const auto fill = [&](const BufferPtr& buffer, std::uint8_t value = 0xFF) {
+    if (buffer) parts_.backend.fill(parts_.main, op(OpKind::fill), buffer->data(), value, buffer->size());
   };
   for (const TableBuffers& table : parts_.buffers.tables) {
     // Without a lookup staging stays zero.
     if (!parts_.shape.stub) fill(table.staging);
     fill(table.rows);
+    fill(table.witness);
   }
+  // An id that no table has; 0xFF would be DEAD_ID, the padding that the exchange must write itself.
   const auto slot = static_cast<std::size_t>(step.index % kInFlight);
-  fill(parts_.buffers.ids[slot]);
-  fill(parts_.buffers.ids_exchanged[slot]);
+  fill(parts_.buffers.ids[slot], 0x7F);
+  fill(parts_.buffers.ids_exchanged[slot], 0x7F);
   fill(parts_.buffers.exchanged);
   fill(parts_.buffers.group_rows);
   fill(parts_.buffers.gathered);

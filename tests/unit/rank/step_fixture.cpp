@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <barrier>
 #include <memory>
 #include <span>
 #include <thread>
@@ -75,7 +77,19 @@ struct Shared {
   std::vector<std::vector<std::uint8_t>> backings;
 };
 
-void run_rank(const Shared& shared, int rank, RankOutcome& outcome) {
+// After each slot all ranks meet, and none goes on when one has failed: it would wait for that one's collectives.
+struct Meeting {
+  explicit Meeting(std::size_t ranks) : barrier(static_cast<std::ptrdiff_t>(ranks)) {}
+  bool go_on(bool ok) {
+    if (!ok) failed.store(true);
+    barrier.arrive_and_wait();
+    return !failed.load();
+  }
+  std::atomic<bool> failed{false};
+  std::barrier<> barrier;
+};
+
+void run_rank(const Shared& shared, int rank, Meeting& meeting, RankOutcome& outcome) {
   const StepRun& run = shared.run;
   const plan::RankPlace& place = shared.layout.ranks[static_cast<std::size_t>(rank)];
   std::unique_ptr<backend::Backend> backend;
@@ -116,8 +130,14 @@ void run_rank(const Shared& shared, int rank, RankOutcome& outcome) {
     StepRunner runner(input);
     if (fake != nullptr) fake->clear_graph();
     for (std::size_t i = 0; i < run.slots.size(); ++i) {
-      outcome.slots.push_back(runner.run(run.slots[i], run.arms.empty() ? run.scenario : run.arms[i]));
-      outcome.facts.push_back(nlohmann::json::parse(outcome.slots.back().facts_json));
+      try {
+        outcome.slots.push_back(runner.run(run.slots[i], run.arms.empty() ? run.scenario : run.arms[i]));
+        outcome.facts.push_back(nlohmann::json::parse(outcome.slots.back().facts_json));
+      } catch (const Error&) {
+        (void)meeting.go_on(false);
+        throw;
+      }
+      if (!meeting.go_on(true)) return;
     }
     if (fake != nullptr) outcome.operations = fake->graph().operations();
   } catch (const Error& error) {
@@ -139,9 +159,10 @@ std::vector<RankOutcome> run_ranks(const StepRun& run) {
                                            shared.layout.ranks[static_cast<std::size_t>(backing.leader)].shard,
                                            run.scenario.storage.layout, run.scenario.seed));
   std::vector<RankOutcome> outcomes(shared.layout.ranks.size());
+  Meeting meeting(outcomes.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank)
-    threads.emplace_back([&, rank] { run_rank(shared, static_cast<int>(rank), outcomes[rank]); });
+    threads.emplace_back([&, rank] { run_rank(shared, static_cast<int>(rank), meeting, outcomes[rank]); });
   for (std::thread& thread : threads) thread.join();
   return outcomes;
 }

@@ -109,6 +109,24 @@ TEST_P(StepOnDevice, HiddenStatesStayWithinTheirBound) {
   }
 }
 
+// The backbone stand-in really works on the hidden states, as often as stated.
+TEST_P(StepOnDevice, BackboneLeavesItsMarkOnHiddenStates) {
+  std::vector<json> found;
+  for (const std::int64_t passes : {0, 1, 2}) {
+    StepRun run;
+    run.scenario = two_layers(1, 1, plan::TableMode::private_);
+    plan::Backbone& backbone = run.scenario.model.backbone;
+    if (passes == 0) backbone.weight_bytes_per_layer = 0;
+    backbone.flops_per_token_per_layer *= passes;
+    run.device = GetParam();
+    run.slots = {checked_slot(1)};
+    found.push_back(digests(run_ranks(run))[0]);
+  }
+  EXPECT_EQ(found[0]["rows"], found[1]["rows"]);
+  EXPECT_NE(found[0]["hidden"], found[1]["hidden"]);
+  EXPECT_NE(found[1]["hidden"], found[2]["hidden"]);
+}
+
 TEST_P(StepOnDevice, ExpertExchangeCouplesUnevenReplicas) {
   StepRun run;
   run.scenario = two_layers(1, 2, plan::TableMode::shared);
