@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import checkpoints
+import make_gate_reference
 import numpy as np
 import pytest
 import reference
@@ -398,6 +399,14 @@ def test_gate_by_hand() -> None:
     zero = reference.to_bf16([[[0.0, 1.0]]])  # orthogonal: sign(0) = +1, |d| is raised to 1e-6
     gate = 1 / (1 + np.exp(-1e-3))
     np.testing.assert_allclose(reference.gate(zero, kv, weight, weight, [False], 0.0), [[[8 * gate, 1 - 4 * gate]]])
+
+
+def test_the_kernels_gate_reference_is_up_to_date() -> None:
+    inputs, expected = make_gate_reference.gate_file()
+    shipped = make_gate_reference.PATH.read_bytes()
+    assert shipped[:len(inputs)] == inputs
+    figures = np.frombuffer(shipped[len(inputs):], dtype="<f8").reshape(expected.shape)
+    np.testing.assert_allclose(figures, expected, rtol=1e-12)
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
