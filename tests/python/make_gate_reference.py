@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/domain/gate.bin for the kernels' tests: inputs of the gate, and what the slow reference makes of them.
+"""Writes tests/data/domain/gate.bin for the kernels' tests: inputs of the gate and what the slow reference gives.
 
 Layout, little-endian: int32 tokens, copies, dim; then uint16 BF16 bits hidden[tokens][copies][dim],
 kv[tokens][(copies + 1) * dim], q[copies][dim], k[copies][dim]; uint8 masked[tokens]; then

@@ -93,7 +93,8 @@ TEST(EdpGroups, Size) {
   EXPECT_EQ(edp_group_size(hosts({{0, 8}, {1, 8}, {2, 8}}), 8, 3), 1);
   EXPECT_EQ(edp_group_size(std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}, 4, 2), 1);
   EXPECT_EQ(edp_group_size(hosts({{0, 3}, {1, 5}}), 4, 2), 1);
-  // Two hosts of equal share, but one's range is cut by the other's.
+  // Hosts of equal share whose ranges are cut by each other's, in pieces that would divide.
+  EXPECT_EQ(edp_group_size(hosts({{0, 4}, {1, 4}, {0, 4}, {1, 4}}), 16, 1), 1);
   EXPECT_EQ(edp_group_size(hosts({{0, 2}, {1, 4}, {0, 2}}), 4, 2), 1);
   // Host numbers are names: any will do, in any order.
   EXPECT_EQ(edp_group_size(hosts({{7, 4}, {3, 4}}), 4, 2), 2);
