@@ -189,8 +189,9 @@ void add_device_rows(std::vector<Key>& rows) {
   const auto device = [](Target& t) -> DeviceSpec& { return t.scenario->device; };
   rows.push_back(enum_key(
       "device.backend", backend_kinds(), "auto",
-      "What runs the step: cpu (threads), cuda, or fake (virtual time, for tests). auto: a GPU "
-      "where there is one.",
+      "What runs the step: cpu (threads), cuda, or fake (virtual time, for tests). auto: cuda where this build and "
+      "this "
+      "machine have it, else cpu.",
       [device](Target & t) -> auto& { return device(t).backend; }));
   Key map;
   map.path = "device.rank_map";

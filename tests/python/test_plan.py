@@ -73,6 +73,16 @@ def test_the_expanded_plan_is_a_scenario_with_the_same_hash(tmp_path: Path) -> N
     assert plan(TINY)["sha256"] != answer["sha256"]
 
 
+def test_time_is_a_range_that_follows_the_work() -> None:
+    short = plan(TINY)["estimate"]
+    long = plan(TINY, "workload.steps=4000")["estimate"]
+    assert 0 < short["time_low_s"] < short["time_high_s"] < long["time_high_s"]
+    assert short["time_low_s"] < long["time_low_s"]
+    fake = plan(TINY, "device.backend=fake")["estimate"]
+    assert fake["time_low_s"] is None
+    assert "virtual time" in fake["time_reason"]
+
+
 def test_seed_is_a_setting() -> None:
     done = run("plan", TINY, "--seed", "77", "--json")
     assert json.loads(done.stdout)["plan"]["seed"] == 77

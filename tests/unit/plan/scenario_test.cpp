@@ -85,6 +85,16 @@ TEST(Scenario, ExpandedTextIsAScenarioWithTheSameHash) {
   EXPECT_TRUE(plan.arms[2].control);
 }
 
+TEST(Scenario, TheHashDoesNotDependOnWhereTheFilesLie) {
+  const std::vector<Setting> settings{{"workload.tokens.kind", "file"}, {"workload.tokens.file", "data/t.bin"}};
+  const Plan here = parse_plan(kTiny, "/here", settings);
+  const Plan there = parse_plan(kTiny, "/there", settings);
+  EXPECT_EQ(here.sha256, there.sha256);
+  EXPECT_EQ(here.arms[0].scenario.workload.tokens.file, "/here/data/t.bin");
+  EXPECT_EQ(there.arms[0].scenario.workload.tokens.file, "/there/data/t.bin");
+  EXPECT_NE(here.sha256, parse_plan(kTiny, "/here", {{"seed", "2"}}).sha256);
+}
+
 TEST(Scenario, SyntaxErrorsNameLineAndColumn) {
   EXPECT_THAT(error_of("{\"name\": \"x\",\n  \"seed\": 1,,\n}"), HasSubstr("line 2, column 13"));
   EXPECT_THAT(error_of("{\"name\": \"x\", \"seed\": NaN}"), HasSubstr("line 1, column"));
