@@ -15,7 +15,7 @@
 namespace eb::kernels {
 
 // baseline: what every processor of the architecture has (x86-64: SSE2). avx2: without FMA, so that no sum is
-// contracted. avx512: F, BW, DQ and VL (Skylake-SP, Zen 4 and later).
+// contracted. avx512: F, BW, DQ, VL and VBMI (Ice Lake, Zen 4 and later).
 enum class CpuVariant { baseline, avx2, avx512 };
 
 [[nodiscard]] const char* name(CpuVariant variant) noexcept;

@@ -25,10 +25,6 @@
 namespace eb::kernels {
 namespace {
 
-// Rows between the prefetch of a row and its use: enough misses in flight to fill the core's line buffers (five lines
-// a row), few enough that a row is not evicted from L1 before its turn. Measured: docs/performance.md.
-constexpr std::int64_t kPrefetchRows = 12;
-constexpr std::int64_t kRing = 16;  // a power of two above kPrefetchRows
 constexpr std::size_t kLineBytes = 64;
 
 constexpr unsigned kFirstPlainScale = 10;
@@ -90,22 +86,51 @@ void scale_elements(const std::uint8_t* weights, unsigned scale, std::int64_t co
   }
 }
 
-using RowKernel = void (*)(const TableView& table, const std::uint8_t* weights, const std::uint8_t* scales, Bf16* out);
+// The rows of one tile, resolved; one array a field.
+struct Tile {
+  std::size_t rows = 0;
+  std::array<const std::uint8_t*, kTileRows> weights;  // null: a zero row
+  std::array<const std::uint8_t*, kTileRows> scales;
+  std::array<Bf16*, kTileRows> out;
+};
 
-void copy_row(const TableView& table, const std::uint8_t* weights, const std::uint8_t*, Bf16* out) {
-  std::memcpy(out, weights, static_cast<std::size_t>(table.dim) * sizeof(Bf16));
+// Writes every row of the tile.
+using TileKernel = void (*)(const TableView& table, const Tile& tile);
+
+void zero_row(const TableView& table, Bf16* out) { std::fill_n(out, table.dim, Bf16{}); }
+
+void copy_tile(const TableView& table, const Tile& tile) {
+  for (std::size_t i = 0; i < tile.rows; ++i) {
+    if (tile.weights[i] == nullptr) {
+      zero_row(table, tile.out[i]);
+    } else {
+      std::memcpy(tile.out[i], tile.weights[i], static_cast<std::size_t>(table.dim) * sizeof(Bf16));
+    }
+  }
 }
 
-void dequantise_baseline(const TableView& table, const std::uint8_t* weights, const std::uint8_t* scales, Bf16* out) {
-  for (std::int64_t first = 0; first < table.dim; first += table.block) {
+// Elements [first, table.dim) of a row; `first` begins a block.
+void dequantise_rest(const TableView& table, const std::uint8_t* weights, const std::uint8_t* scales,
+                     std::int64_t first, Bf16* out) {
+  for (const std::uint8_t* scale = scales + first / table.block; first < table.dim; first += table.block) {
     const std::int64_t count = std::min<std::int64_t>(table.block, table.dim - first);
-    scale_elements(weights + first, *scales++, count, out + first);
+    scale_elements(weights + first, *scale++, count, out + first);
+  }
+}
+
+void tile_baseline(const TableView& table, const Tile& tile) {
+  for (std::size_t i = 0; i < tile.rows; ++i) {
+    if (tile.weights[i] == nullptr) {
+      zero_row(table, tile.out[i]);
+    } else {
+      dequantise_rest(table, tile.weights[i], tile.scales[i], 0, tile.out[i]);
+    }
   }
 }
 
 #if defined(__x86_64__)
 
-// Both SIMD kernels take 32 elements at a time, all of one block: block is a multiple of 32.
+// 32 elements of one block at a time: block is a multiple of 32.
 constexpr std::int64_t kPiece = 32;
 
 // Bytes in, words out: the BF16 bits of a magnitude's low and high byte. Magnitudes below 16 (denormals, and the first
@@ -124,9 +149,8 @@ __attribute__((target("avx2"))) void dequantise_avx2(const TableView& table, con
   const __m256i small_high = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(&kSmall[1])));
   const __m256i magnitude_bits = _mm256_set1_epi8(0x7F);
   __m256i nan = _mm256_setzero_si256();
-  std::int64_t first = 0;
-  for (; first < table.dim; first += table.block) {
-    const unsigned scale = *scales++;
+  for (std::int64_t first = 0; first < table.dim; first += table.block) {
+    const unsigned scale = scales[first / table.block];
     const std::int64_t end = std::min<std::int64_t>(first + table.block, table.dim);
     std::int64_t at = first;
     if (is_plain(scale)) {
@@ -159,138 +183,152 @@ __attribute__((target("avx2"))) void dequantise_avx2(const TableView& table, con
     if (at < end) scale_elements(weights + at, scale, end - at, out + at);
   }
   // NaN codes are rare enough to redo the row.
-  if (_mm256_movemask_epi8(nan) != 0) dequantise_baseline(table, weights, scales - (first / table.block), out);
+  if (_mm256_movemask_epi8(nan) != 0) dequantise_rest(table, weights, scales, 0, out);
 }
 
-// Words throughout; magnitudes below 8 (denormals) come from an 8-entry table.
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void dequantise_avx512(const TableView& table,
-                                                                                     const std::uint8_t* weights,
-                                                                                     const std::uint8_t* scales,
-                                                                                     Bf16* out) {
-  alignas(64) static constexpr std::array<std::uint16_t, 32> kDenormal = [] {
-    std::array<std::uint16_t, 32> words{};
-    for (unsigned code = 0; code < 8; ++code) words[code] = static_cast<std::uint16_t>(kCodes[code] - (120U << 7));
-    return words;
+__attribute__((target("avx2"))) void tile_avx2(const TableView& table, const Tile& tile) {
+  for (std::size_t i = 0; i < tile.rows; ++i) {
+    if (tile.weights[i] == nullptr) {
+      zero_row(table, tile.out[i]);
+    } else {
+      dequantise_avx2(table, tile.weights[i], tile.scales[i], tile.out[i]);
+    }
+  }
+}
+
+#define EB_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")))
+
+// 256 elements with eight plain scales; false where one is a NaN, whose sign must go. A magnitude's low and high byte
+// come from 128-entry tables, 64 elements at a time. Few instructions matter more than their kind here: a prefetch
+// whose page walk is under way keeps the reorder buffer from retiring, and only what is in that buffer overlaps with
+// it.
+EB_AVX512 inline bool dequantise_256(const std::uint8_t* weights, __m128i scales, Bf16* out) {
+  struct alignas(64) Tables {
+    std::array<std::uint8_t, 128> low{};
+    std::array<std::uint8_t, 128> high{};
+  };
+  static constexpr Tables kTables = [] {
+    Tables tables;
+    for (unsigned code = 0; code < 128; ++code) {
+      tables.low[code] = static_cast<std::uint8_t>(kCodes[code]);
+      tables.high[code] = static_cast<std::uint8_t>(kCodes[code] >> 8);
+    }
+    return tables;
   }();
-  const __m512i denormal = _mm512_load_si512(kDenormal.data());
-  const __m512i nan = _mm512_set1_epi16(static_cast<std::int16_t>(kBf16Nan.bits));
-  for (std::int64_t first = 0; first < table.dim; first += table.block) {
-    const unsigned scale = *scales++;
-    const std::int64_t end = std::min<std::int64_t>(first + table.block, table.dim);
-    std::int64_t at = first;
-    if (is_plain(scale)) {
-      const __m512i step =
-          _mm512_set1_epi16(static_cast<std::int16_t>(exponent_step(scale) + (120U << 7)));  // with E4M3's bias
-      for (; at + kPiece <= end; at += kPiece) {
-        const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + at)));
-        const __m512i magnitude = _mm512_and_si512(codes, _mm512_set1_epi16(0x7F));
-        const __mmask32 is_denormal = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8));
-        const __mmask32 is_nonzero = _mm512_test_epi16_mask(magnitude, magnitude);
-        const __mmask32 is_nan = _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7F));
-        __m512i bits = _mm512_mask_permutexvar_epi16(_mm512_slli_epi16(magnitude, 4), is_denormal, magnitude, denormal);
-        bits = _mm512_maskz_add_epi16(is_nonzero, bits, step);
-        // bits | (codes << 8 & 0x8000)
-        bits = _mm512_ternarylogic_epi64(bits, _mm512_slli_epi16(codes, 8),
-                                         _mm512_set1_epi16(static_cast<std::int16_t>(0x8000)), 0xF8);
-        _mm512_storeu_si512(out + at, _mm512_mask_mov_epi16(bits, is_nan, nan));
+  // So that the in-lane unpacks below deliver elements in order.
+  const __m512i interleave = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m512i low_0 = _mm512_load_si512(kTables.low.data());
+  const __m512i low_1 = _mm512_load_si512(kTables.low.data() + 64);
+  const __m512i high_0 = _mm512_load_si512(kTables.high.data());
+  const __m512i high_1 = _mm512_load_si512(kTables.high.data() + 64);
+  const __m512i magnitude_bits = _mm512_set1_epi8(0x7F);
+  const __m512i sign_bit = _mm512_set1_epi8(static_cast<char>(0x80));
+  alignas(16) std::array<std::uint16_t, 8> steps;
+  _mm_store_si128(reinterpret_cast<__m128i*>(steps.data()),
+                  _mm_slli_epi16(_mm_sub_epi16(_mm_cvtepu8_epi16(scales), _mm_set1_epi16(127)), 7));
+  __mmask64 all_numbers = ~__mmask64{0};
+#pragma GCC unroll 4
+  for (std::size_t part = 0; part < 4; ++part) {
+    const __m512i codes = _mm512_loadu_si512(weights + 64 * part);
+    const __mmask64 not_nan =
+        _mm512_test_epi8_mask(_mm512_sub_epi8(codes, _mm512_set1_epi8(-1)), magnitude_bits);  // code + 1 ends in 0x80
+    const __mmask64 has_exponent = _mm512_mask_test_epi8_mask(not_nan, codes, magnitude_bits);
+    all_numbers &= not_nan;
+    const __m512i index = _mm512_permutexvar_epi64(interleave, codes);
+    const __m512i low = _mm512_permutex2var_epi8(low_0, index, low_1);
+    const __m512i high = _mm512_ternarylogic_epi64(_mm512_permutex2var_epi8(high_0, index, high_1), index, sign_bit,
+                                                   0xF8);  // first | (second & third)
+    const __m512i first = _mm512_unpacklo_epi8(low, high);
+    const __m512i second = _mm512_unpackhi_epi8(low, high);
+    const __m512i first_step = _mm512_set1_epi16(static_cast<std::int16_t>(steps[2 * part]));
+    const __m512i second_step = _mm512_set1_epi16(static_cast<std::int16_t>(steps[2 * part + 1]));
+    _mm512_storeu_si512(out + 64 * part,
+                        _mm512_mask_add_epi16(first, static_cast<__mmask32>(has_exponent), first, first_step));
+    _mm512_storeu_si512(out + 64 * part + 32,
+                        _mm512_mask_add_epi16(second, static_cast<__mmask32>(has_exponent >> 32), second, second_step));
+  }
+  return all_numbers == ~__mmask64{0};
+}
+
+// Blocks of 32, rows a multiple of 256 long.
+EB_AVX512 void tile_avx512(const TableView& table, const Tile& tile) {
+  for (std::size_t i = 0; i < tile.rows; ++i) {
+    const std::uint8_t* weights = tile.weights[i];
+    const std::uint8_t* scales = tile.scales[i];
+    Bf16* out = tile.out[i];
+    if (weights == nullptr) {
+      zero_row(table, out);
+      continue;
+    }
+    for (std::int64_t first = 0; first < table.dim; first += 256) {
+      const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + first / kPiece));
+      const __m128i clamped = _mm_min_epu8(_mm_max_epu8(eight, _mm_set1_epi8(kFirstPlainScale)),
+                                           _mm_set1_epi8(static_cast<char>(kLastPlainScale)));
+      const bool plain = static_cast<std::uint8_t>(_mm_cmpeq_epi8_mask(clamped, eight)) == 0xFF;
+      if (!plain || !dequantise_256(weights + first, eight, out + first)) {
+        dequantise_rest(table, weights, scales, first, out);
+        break;
       }
     }
-    if (at < end) scale_elements(weights + at, scale, end - at, out + at);
   }
 }
 
 #endif  // __x86_64__
 
-RowKernel row_kernel(const TableView& table, CpuVariant variant) {
-  if (table.format == RowFormat::bf16) return copy_row;
+TileKernel tile_kernel(const TableView& table, CpuVariant variant) {
+  if (table.format == RowFormat::bf16) return copy_tile;
 #if defined(__x86_64__)
-  if (table.block % kPiece == 0) {
-    if (variant == CpuVariant::avx512) return dequantise_avx512;
-    if (variant == CpuVariant::avx2) return dequantise_avx2;
-  }
+  if (variant == CpuVariant::avx512 && table.block == kPiece && table.dim % 256 == 0) return tile_avx512;
+  if (variant != CpuVariant::baseline && table.block % kPiece == 0) return tile_avx2;
 #else
   static_cast<void>(variant);
 #endif
-  return dequantise_baseline;
+  return tile_baseline;
 }
 
-// One row to do. No weights: a zero row.
-struct Row {
-  const std::uint8_t* weights = nullptr;
-  const std::uint8_t* scales = nullptr;
-  Bf16* out = nullptr;
-};
-
-// The rows of one program, in the order it visits them.
-class Walk {
- public:
-  Walk(const LookupArgs& args, std::int64_t program, std::int64_t grid) : args_(args), grid_(grid), tile_(program) {
-    start_tile();
-  }
-  [[nodiscard]] bool done() const noexcept { return at_ == end_; }
-
-  // The next row; not done() before.
-  Row next() noexcept {
-    std::int64_t row = at_;
-    if (args_.order == nullptr) {
-      if (head_ == args_.heads) {
-        head_ = 0;
-        ++token_;
+// Ids to addresses. A row that is not there has no address.
+void resolve(const LookupArgs& args, std::int64_t tile, Tile& to) noexcept {
+  const TableView& table = args.table;
+  const std::int64_t first = tile * kTileRows;
+  const std::int64_t last = std::min(first + kTileRows, args.rows());
+  const auto heads = static_cast<std::uint32_t>(args.heads);
+  std::int64_t token = first / heads;
+  auto head = static_cast<std::uint32_t>(first - token * heads);
+  to.rows = static_cast<std::size_t>(std::max<std::int64_t>(last - first, 0));
+  for (std::size_t i = 0; i < to.rows; ++i) {
+    std::int64_t row = first + static_cast<std::int64_t>(i);
+    if (args.order != nullptr) {
+      row = args.order[row];
+      token = static_cast<std::uint32_t>(row) / heads;
+      head = static_cast<std::uint32_t>(row) % heads;
+    }
+    to.out[i] = args.staging + row * table.dim;
+    to.weights[i] = nullptr;
+    if (head < static_cast<std::uint32_t>(args.columns)) {
+      const std::int64_t id = args.ids[token * args.id_token_stride + args.id_offset + head];
+      const std::int64_t local = id - table.first_row;
+      if (id >= 0 && local >= 0 && local < table.rows) {
+        to.weights[i] = reinterpret_cast<const std::uint8_t*>(table.weights) + local * table.weight_stride;
+        to.scales[i] = reinterpret_cast<const std::uint8_t*>(table.scales) + local * table.scale_stride;
       }
-    } else {
-      row = args_.order[at_];
-      locate(row);
     }
-    const Row found = resolve(row);
-    ++head_;
-    if (++at_ == end_) {
-      tile_ += grid_;
-      start_tile();
+    if (++head == heads) {
+      head = 0;
+      ++token;
     }
-    return found;
   }
+}
 
- private:
-  void start_tile() noexcept {
-    at_ = std::min(tile_ * kTileRows, args_.rows());
-    end_ = std::min(at_ + kTileRows, args_.rows());
-    locate(at_);
+// Every line of the tile's rows. Always inlined: GCC takes a function that only prefetches for one without effect and
+// drops its calls.
+[[gnu::always_inline]] inline void prefetch(const Tile& tile, std::size_t weight_bytes,
+                                            std::size_t scale_bytes) noexcept {
+  for (std::size_t i = 0; i < tile.rows; ++i) {
+    const std::uint8_t* weights = tile.weights[i];
+    if (weights == nullptr) continue;
+    for (std::size_t at = 0; at < weight_bytes; at += kLineBytes) __builtin_prefetch(weights + at, 0, 3);
+    if (scale_bytes > 0) __builtin_prefetch(tile.scales[i], 0, 3);
   }
-  void locate(std::int64_t row) noexcept {
-    if (row <= UINT32_MAX) {  // a 32-bit division costs a third of a 64-bit one
-      token_ = static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(args_.heads);
-    } else {
-      token_ = row / args_.heads;
-    }
-    head_ = static_cast<std::int32_t>(row - token_ * args_.heads);
-  }
-  [[nodiscard]] Row resolve(std::int64_t row) const noexcept {
-    const TableView& table = args_.table;
-    Row found{.out = args_.staging + row * table.dim};
-    if (head_ >= args_.columns) return found;
-    const std::int64_t id = args_.ids[token_ * args_.id_token_stride + args_.id_offset + head_];
-    const std::int64_t local = id - table.first_row;
-    if (id < 0 || local < 0 || local >= table.rows) return found;
-    found.weights = reinterpret_cast<const std::uint8_t*>(table.weights) + local * table.weight_stride;
-    if (table.scales != nullptr) {
-      found.scales = reinterpret_cast<const std::uint8_t*>(table.scales) + local * table.scale_stride;
-    }
-    return found;
-  }
-
-  const LookupArgs& args_;
-  std::int64_t grid_;
-  std::int64_t tile_;
-  std::int64_t at_ = 0;  // position in visiting order
-  std::int64_t end_ = 0;
-  std::int64_t token_ = 0;
-  std::int32_t head_ = 0;
-};
-
-void prefetch(const std::uint8_t* data, std::size_t bytes) noexcept {
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const std::uint8_t* line = data - address % kLineBytes;
-  for (; line < data + bytes; line += kLineBytes) __builtin_prefetch(line, 0, 3);
 }
 
 struct SortKey {
@@ -303,33 +341,22 @@ struct SortKey {
 void lookup_program(const LookupArgs& args, std::int64_t program, std::int64_t grid, CpuVariant variant) {
   const TableView& table = args.table;
   if (args.rows() == 0) return;
-  const RowKernel kernel = row_kernel(table, variant);
+  const TileKernel kernel = tile_kernel(table, variant);
   const bool quantised = table.format == RowFormat::e4m3_ue8m0;
   const std::size_t weight_bytes = static_cast<std::size_t>(table.dim) * (quantised ? 1 : sizeof(Bf16));
   const std::size_t scale_bytes = quantised ? static_cast<std::size_t>((table.dim + table.block - 1) / table.block) : 0;
 
-  std::array<Row, kRing> ring;
-  std::int64_t fetched = 0;
-  std::int64_t done = 0;
-  Walk walk(args, program, grid);
-  while (true) {
-    if (!walk.done()) {
-      const Row row = walk.next();
-      if (row.weights != nullptr) {
-        prefetch(row.weights, weight_bytes);
-        if (quantised) prefetch(row.scales, scale_bytes);
-      }
-      ring[static_cast<std::size_t>(fetched++ % kRing)] = row;
-      if (fetched - done <= kPrefetchRows) continue;
-    } else if (done == fetched) {
-      return;
+  std::array<Tile, 2> tiles;
+  const std::int64_t end = args.tiles();
+  if (program >= end) return;
+  resolve(args, program, tiles[0]);
+  prefetch(tiles[0], weight_bytes, scale_bytes);
+  for (std::size_t now = 0; program < end; program += grid, now ^= 1) {
+    if (program + grid < end) {
+      resolve(args, program + grid, tiles[now ^ 1]);
+      prefetch(tiles[now ^ 1], weight_bytes, scale_bytes);
     }
-    const Row& row = ring[static_cast<std::size_t>(done++ % kRing)];
-    if (row.weights != nullptr) {
-      kernel(table, row.weights, row.scales, row.out);
-    } else {
-      std::fill_n(row.out, table.dim, Bf16{});
-    }
+    kernel(table, tiles[now]);
   }
 }
 
