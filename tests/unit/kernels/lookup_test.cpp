@@ -155,7 +155,7 @@ TEST(Lookup, EveryCodeTimesEveryScale) {
           if (!with_nan && (table.weights(row)[i] & 0x7FU) == 0x7FU) table.weights(row)[i] ^= 1U;
         }
         for (int b = 0; b < 256 / block; ++b) {
-          table.scales(row)[b] = static_cast<std::uint8_t>(mixed && b % 2 == 1 ? 127 : row);
+          table.scales(row)[b] = static_cast<std::uint8_t>(mixed && (b + row) % 2 == 1 ? 127 - b : row);
         }
       }
       LookupArgs args{
