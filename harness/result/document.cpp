@@ -69,8 +69,14 @@ std::string absent_reason(const Record& record, const measure::Column& column) {
 
 }  // namespace
 
+bool Record::fault_planted() const {
+  return plan->base.fault.kind != "none" || std::any_of(plan->arms.begin(), plan->arms.end(), [](const plan::Arm& arm) {
+           return arm.scenario.fault.kind != "none";
+         });
+}
+
 bool Record::figures_allowed() const {
-  if (plan->base.fault.kind != "none") return false;
+  if (fault_planted()) return false;
   return std::none_of(failures.begin(), failures.end(),
                       [](const FailureRecord& failure) { return failure.exit == static_cast<int>(Exit::bad_data); });
 }
@@ -205,15 +211,17 @@ Json checks_section(const Record& record) {
 Json slots_section(const Record& record) {
   Json list = Json::array();
   for (const measure::SlotInfo& slot : record.slots) {
-    list.push_back({{"slot", slot.slot},
-                    {"kind", measure::name(slot.plan.kind)},
-                    {"arm", slot_arm(record, slot)},
-                    {"reroll", slot.reroll},
-                    {"block", slot.plan.block < 0 ? Json(nullptr) : Json(slot.plan.block)},
-                    {"position", slot.plan.position < 0 ? Json(nullptr) : Json(slot.plan.position)},
-                    {"first_step", slot.first_step},
-                    {"steps", slot.plan.steps},
-                    {"wall_us", static_cast<double>(slot.end_ns - slot.start_ns) / 1000.0}});
+    list.push_back(
+        {{"slot", slot.slot},
+         {"kind", measure::name(slot.plan.kind)},
+         {"arm", slot_arm(record, slot)},
+         {"reroll", slot.reroll},
+         {"block", slot.plan.block < 0 ? Json(nullptr) : Json(slot.plan.block)},
+         {"position", slot.plan.position < 0 ? Json(nullptr) : Json(slot.plan.position)},
+         {"first_step", slot.first_step},
+         {"steps", slot.plan.steps},
+         {"wall_us",
+          record.figures_allowed() ? Json(static_cast<double>(slot.end_ns - slot.start_ns) / 1000.0) : Json(nullptr)}});
   }
   return list;
 }
@@ -242,6 +250,7 @@ Json result_document(const Record& record) {
   document["slots"] = slots_section(record);
   Json warm_ups = Json::array();
   for (const measure::WarmUp& one : record.warm_ups) {
+    if (!record.figures_allowed()) break;
     warm_ups.push_back({{"arm", record.arm_name(one.arm)},
                         {"reroll", one.reroll},
                         {"steps", one.steps},

@@ -11,6 +11,7 @@
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
 #include "harness/result/record.h"
+#include "harness/result/snapshots.h"
 #include "placement/policy.h"
 
 namespace eb::result {
@@ -19,9 +20,8 @@ namespace {
 
 // Only these: a whole environment holds secrets.
 constexpr const char* kEnvironment[] = {
-    "OMP_NUM_THREADS",   "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE", "CUDA_VISIBLE_DEVICES",
-    "NCCL_DEBUG",        "MALLOC_ARENA_MAX",     "NO_COLOR",          "LANG",
-    "ENGRAM_BENCH_FAULT"};
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE", "CUDA_VISIBLE_DEVICES",
+    "NCCL_DEBUG",      "MALLOC_ARENA_MAX",     "NO_COLOR",          "LANG"};
 
 std::string first_line(const std::string& path) {
   try {
@@ -148,6 +148,25 @@ Json node_memory(const std::vector<collectors::NodeMemory>& nodes) {
   return list;
 }
 
+// What `auto` comes to: this version has no other device than the CPU.
+std::string backend_name(const plan::Scenario& scenario) {
+  const plan::BackendKind kind = scenario.device.backend;
+  return plan::name(kind == plan::BackendKind::auto_ ? plan::BackendKind::cpu : kind);
+}
+
+// Who the backing was, in the first re-roll that ran the arm.
+Json backing_identity(const Record& record, std::size_t arm, const plan::BackingPlace& backing) {
+  for (const RerollRecord& reroll : record.rerolls) {
+    const auto runs = [&](const std::vector<std::size_t>& list) {
+      return std::find(list.begin(), list.end(), arm) != list.end();
+    };
+    if (!runs(reroll.plan.arms) && !runs(reroll.plan.controls)) continue;
+    const auto ranks = parse_snapshots(reroll.storage.snapshots, "after_load");
+    return backing_pages(backing, ranks, Json()).value("identity", missing("no snapshot after the load"));
+  }
+  return missing("the arm has not run");
+}
+
 std::string policy_text(const plan::Policy& policy) {
   return policy.text.empty() ? plan::name(policy.kind) : policy.text;
 }
@@ -225,7 +244,8 @@ Json effective_section(const Record& record) {
       backings.push_back({{"backing", backing.index},
                           {"leader", backing.leader},
                           {"readers", backing.readers},
-                          {"bytes", backing.bytes}});
+                          {"bytes", backing.bytes},
+                          {"identity", backing_identity(record, a, backing)}});
     }
     list.push_back({{"arm", record.arm_name(a)},
                     {"configured",
@@ -245,7 +265,7 @@ Json effective_section(const Record& record) {
                     {"tp_groups", layout.tp_groups},
                     {"edp_groups", layout.edp_groups},
                     {"ep_groups", layout.ep_groups},
-                    {"device_backend", "cpu"},
+                    {"device_backend", backend_name(scenario)},
                     {"grid_cap_programs", scenario.prefetch.grid_cap.programs(scenario.device.cpu_workers)},
                     {"device_units", scenario.device.cpu_workers},
                     {"wkv_dtype", "bf16"},
@@ -277,7 +297,8 @@ Json conditions_section(const Record& record) {
   conditions["token_map_sha256"] = hash_of_file(base.workload.tokens.map, "the token map is the identity");
   conditions["batch_shapes_sha256"] = sha256_text(shapes);
   conditions["replay_sha256"] = missing("workload.kind is not replay");
-  conditions["precision"] = "e4m3 rows, bf16 activations and weights";
+  const bool scaled = base.model.base.format == engram::RowFormat::e4m3_ue8m0;
+  conditions["precision"] = fmt::format("{} rows, bf16 activations and weights", scaled ? "e4m3" : "bf16");
   conditions["graph"] = base.prefetch.graph;
   conditions["kernel"] = fmt::format("{} {}", system.sysname, system.release);
   conditions["machine"] = system.machine;

@@ -184,17 +184,17 @@ std::optional<Oversubscription> oversubscription(const Record& record) {
     threads = std::max(threads, sum);
   }
   const int cpus = static_cast<int>(record.topology.allowed_cpus.size());
+  // Virtual time has no turns to take.
+  if (record.plan->base.device.backend == plan::BackendKind::fake) return std::nullopt;
   if (cpus == 0 || threads <= cpus) return std::nullopt;
   return Oversubscription{threads, cpus};
 }
 
 std::vector<Warning> derived_warnings(const Record& record) {
   std::vector<Warning> list;
-  if (record.plan->base.fault.kind != "none") {
-    list.push_back({"planted_fault",
-                    "The scenario plants a fault; no figure of this run is shown.",
-                    "Remove the key fault from the scenario.",
-                    {{"kind", record.plan->base.fault.kind}}});
+  if (record.fault_planted()) {
+    list.push_back({"planted_fault", "The scenario plants a fault; no figure of this run is shown.",
+                    "Remove the key fault from the scenario.", Json::object()});
   }
   if (const auto over = oversubscription(record)) {
     list.push_back({"oversubscribed",
@@ -208,8 +208,23 @@ std::vector<Warning> derived_warnings(const Record& record) {
     list.push_back({"virtual_time", "The fake backend scripts its durations; they say nothing about a machine.",
                     "Set device.backend to cpu or cuda.", Json::object()});
   }
+  for (std::size_t a = 0; a < record.plan->arms.size(); ++a) {
+    const plan::Scenario& scenario = record.plan->arms[a].scenario;
+    bool differ = false;
+    for (int replica = 1; replica < scenario.parallel.dp; ++replica) {
+      const auto period = static_cast<std::int64_t>(scenario.workload.batches.size());
+      for (std::int64_t step = 0; step < std::max<std::int64_t>(1, period); ++step) {
+        differ = differ || scenario.workload.step_tokens(replica, step) != scenario.workload.step_tokens(0, step);
+      }
+    }
+    if (!differ) continue;
+    list.push_back(
+        {"replicas_differ",
+         fmt::format("Arm {}: the replicas' batches differ, and a pooled figure mixes them.", record.arm_name(a)),
+         "Read per_replica and per_rank of the cells.", Json::object()});
+  }
   for (const measure::WarmUp& one : record.warm_ups) {
-    if (one.steady) continue;
+    if (one.steady || !record.figures_allowed()) continue;
     list.push_back({"warm_up_not_steady",
                     fmt::format("Arm {}: the step time was not steady when the warm-up hit its cap of {} steps.",
                                 record.arm_name(one.arm), one.steps),

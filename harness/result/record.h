@@ -95,6 +95,7 @@ struct Record {
 
   // False where a check failed or a fault was planted: then no figure of performance may be shown.
   [[nodiscard]] bool figures_allowed() const;
+  [[nodiscard]] bool fault_planted() const;
   [[nodiscard]] const std::string& arm_name(std::size_t arm) const { return plan->arms[arm].name; }
 };
 

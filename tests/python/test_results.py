@@ -1,0 +1,321 @@
+"""What `run` writes: every file against its schema, event arrays in NumPy, figures derived anew from the events, and
+`verify` on archives that were tampered with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
+SCHEMAS = ROOT / "harness" / "result" / "schema"
+TP = 2
+
+SCENARIO: dict[str, Any] = {
+    "name": "results",
+    "question": "Is it all there?",
+    "model": {
+        "preset": "tiny",
+        "backbone": {"layers": 2, "weight_bytes_per_layer": 8192, "flops_per_token_per_layer": 16384},
+    },
+    "parallel": {"tp": TP, "dp": 2, "table_mode": "dp_sharded"},
+    "device": {"backend": "cpu"},
+    "storage": {"backing": "shm", "policy": "bind:0"},
+    "workload": {
+        "kind": "steps",
+        "batches": [{"prefill": [9], "decode": 3}],
+        "steps": 5,
+        "warmup": 6,
+        "burn_in": 1,
+    },
+    "experiment": {
+        "factor": "prefetch.submit",
+        "arms": {"A": "early", "B": "at_consume"},
+        "controls": {"stub": {"storage.backing": "stub"}},
+        "pairs": 1,
+        "blocks": 2,
+    },
+}
+
+
+def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    scenario = folder / "scenario.json"
+    scenario.write_text(json.dumps(SCENARIO))
+    run("run", str(scenario), "-o", str(folder / "run"))
+    return folder / "run"
+
+
+@pytest.fixture
+def copy(archive: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(archive, tmp_path / "copy"))
+
+
+def load(path: Path) -> Any:
+    def refuse(text: str) -> Any:
+        raise ValueError(f"{path}: {text} is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def validator(name: str) -> jsonschema.Draft202012Validator:
+    schema = load(SCHEMAS / f"{name}.schema.json")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def samples(archive: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted((archive / "samples").glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            yield json.loads(line)
+
+
+def events(archive: Path, rank: int) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = np.load(archive / "events" / f"rank-{rank}.npy")
+    return array
+
+
+def cell(result: Any, arm: str, metric: str) -> Any:
+    found = [one for one in result["cells"] if one["arm"] == arm and one["metric"] == metric]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_every_file_fits_its_schema(archive: Path) -> None:
+    validator("result").validate(load(archive / "result.json"))
+    validator("plan").validate(load(archive / "plan.json"))
+    snapshot = validator("snapshot")
+    paths = sorted((archive / "placement").glob("*/*.json"))
+    assert {path.name for path in paths} >= {f"steady-rank-{rank}.json" for rank in range(4)}
+    for path in paths:
+        snapshot.validate(load(path))
+    sample = validator("sample")
+    lines = list(samples(archive))
+    assert lines
+    for line in lines:
+        sample.validate(line)
+
+
+def test_the_schema_refuses_what_the_rules_forbid(archive: Path) -> None:
+    schema = validator("result")
+    spoils: list[Callable[[Any], Any]] = [
+        lambda r: r["cells"][0].update(median="12.5"),  # a number as text
+        lambda r: r["cells"][0].update(n=0),  # figures without samples
+        lambda r: cell(r, "A", "expert_us").pop("reason"),  # absent without a reason
+        lambda r: r["conditions"].update(driver=None),  # null without a reason
+        lambda r: r.pop("hypotheses"),
+        lambda r: r.update(extra=1),
+        lambda r: r["warnings"].append({"code": "x", "text": "y", "figures": {}}),  # no next step
+    ]
+    for spoil in spoils:
+        result = load(archive / "result.json")
+        spoil(result)
+        assert not schema.is_valid(result)
+
+
+def test_sections_and_their_order(archive: Path) -> None:
+    result = load(archive / "result.json")
+    assert list(result)[:20] == [
+        "schema", "schema_version", "complete", "name", "question", "context", "topology", "effective", "conditions",
+        "ledger", "placement", "startup", "checks", "arms", "cells", "comparisons", "hypotheses", "warnings",
+        "failures", "slots",
+    ]  # fmt: skip
+    assert result["complete"] is True
+    assert result["checks"]["passed"] is True
+    assert result["comparisons"] == [
+        {
+            "factor": "prefetch.submit", "arms": ["A", "B"], "metric": "lookup_us.p50", "pairs": 1, "delta": 0.02,
+            "verdict": None, "reason": "one_reroll", "text": "no verdict: one re-roll",
+        }
+    ]  # fmt: skip
+
+
+def test_the_environment_is_not_dumped(tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.json"
+    scenario.write_text(json.dumps(SCENARIO))
+    environment = {**os.environ, "SECRET_TOKEN": "hunter2", "OMP_NUM_THREADS": "3"}
+    command = [BINARY, "run", str(scenario), "-o", str(tmp_path / "run"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    assert "hunter2" not in "".join(p.read_text(errors="replace") for p in (tmp_path / "run").rglob("*") if p.is_file())
+    result = json.loads(done.stdout)
+    assert result["context"]["env"]["OMP_NUM_THREADS"] == "3"
+    assert result == load(tmp_path / "run" / "result.json")  # --json prints what the file holds
+
+
+def test_events_load_in_numpy(archive: Path) -> None:
+    result = load(archive / "result.json")
+    timed = {slot["slot"]: slot for slot in result["slots"] if slot["kind"] == "timed"}
+    for rank in range(4):
+        array = events(archive, rank)
+        assert array.dtype.names == ("step", "slot", "kind", "layer", "clock", "pad", "pad2", "time_ns")
+        assert array.dtype.itemsize == 24
+        assert set(array["slot"].tolist()) == set(timed)
+        for number, slot in timed.items():
+            assert set(array["step"][array["slot"] == number].tolist()) == set(range(slot["steps"]))
+        assert set(array["kind"].tolist()) <= {one["kind"] for one in result["event_kinds"]}
+
+
+def device_times(archive: Path, rank: int) -> dict[tuple[int, int, str, int], int]:
+    names = {one["kind"]: one["name"] for one in load(archive / "result.json")["event_kinds"]}
+    array = events(archive, rank)
+    array = array[array["clock"] == 1]
+    return {
+        (int(e["slot"]), int(e["step"]), names[int(e["kind"])], int(e["layer"])): int(e["time_ns"]) for e in array
+    }
+
+
+def test_samples_follow_from_the_events(archive: Path) -> None:
+    """Lookup, exposed wait, gather and step time once more, in NumPy from the raw events."""
+    result = load(archive / "result.json")
+    first = {slot["slot"]: slot["first_step"] for slot in result["slots"]}
+    stub = {slot["slot"] for slot in result["slots"] if slot["arm"] == "stub"}
+    times = [device_times(archive, rank) for rank in range(4)]
+    seen = 0
+    for sample in samples(archive):
+        slot, replica, rank = sample["slot"], sample["replica"], sample["rank"]
+        step = sample["step"] - first[slot]
+        values = sample["values"]
+        ranks = [TP * replica + tp for tp in range(TP)] if rank is None else [rank]
+
+        def at(rank: int, name: str, layer: int = 0, slot: int = slot, step: int = step) -> int:
+            return times[rank][slot, step, name, layer]
+
+        start = min(at(r, "step_start", -1) for r in ranks)
+        assert values["step_us"] == pytest.approx((max(at(r, "step_done", -1) for r in ranks) - start) / 1000)
+        members = [TP * replica + tp for tp in range(TP)]
+        last = max(at(r, "gather_start") for r in members)
+        gather = max(max(0, at(r, "gather_done") - last) for r in ranks)
+        assert values["gather_us.l0"] == pytest.approx(gather / 1000)
+        assert values["skew_us.l0"] == pytest.approx(max(last - at(r, "gather_start") for r in ranks) / 1000)
+        if slot in stub:
+            assert "lookup_us" not in values
+            continue
+        seen += 1
+        lookup = max(at(r, "lookup_done") - at(r, "lookup_start") for r in ranks)
+        assert values["lookup_us.l0"] == pytest.approx(lookup / 1000)
+        exposed = max(max(0, at(r, "lookup_done") - at(r, "consumer_arrival")) for r in ranks)
+        assert values["exposed_us.l0"] == pytest.approx(exposed / 1000)
+        if rank is not None:
+            parts = ("recoverable_us.l0", "host_late_us.l0", "peer_late_us.l0", "other_late_us.l0")
+            assert sum(values[part] for part in parts) == pytest.approx(values["exposed_us.l0"])
+            assert all(values[part] >= 0 for part in parts)
+    assert seen > 0
+
+
+def test_cells_follow_from_the_samples(archive: Path) -> None:
+    result = load(archive / "result.json")
+    for arm in ("A", "B", "stub"):
+        for metric in ("step_us", "lookup_us.l0", "exposed_us", "rows_us.l0", "queue_us"):
+            lines = [s for s in samples(archive) if s["arm"] == arm and s["rank"] is None]
+            values = [s["values"][metric] for s in lines if metric in s["values"]]
+            one = cell(result, arm, metric)
+            assert one["n"] == len(values)
+            if not values:
+                assert one["median"] is None
+                assert one["reason"]
+                continue
+            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+            assert [one["q1"], one["median"], one["q3"]] == pytest.approx([low, middle, high])
+            assert one["mad"] == pytest.approx(np.median(np.abs(np.array(values) - middle)))
+
+
+def test_what_does_not_apply_is_null_with_a_reason(archive: Path) -> None:
+    result = load(archive / "result.json")
+    expert = cell(result, "A", "expert_us")
+    assert (expert["median"], expert["n"], expert["reason"]) == (None, 0, "parallel.ep is 1")
+    assert cell(result, "stub", "lookup_us")["reason"] == "no lookup runs with storage.backing stub"
+    assert cell(result, "A", "step_us")["p99"]["value"] is None
+    assert "368" in cell(result, "A", "step_us")["p99"]["reason"]
+    assert result["conditions"]["nccl"]["reason"]
+
+
+def test_order_of_the_slots(archive: Path) -> None:
+    slots = load(archive / "result.json")["slots"]
+    inside = [slot for slot in slots if slot["reroll"] == 0]
+    assert [slot["kind"] for slot in inside[:2]] == ["check", "check"]
+    blocks = [[s["arm"] for s in inside if s["kind"] == "timed" and s["block"] == b] for b in (0, 1)]
+    assert sorted(blocks) == [["A", "B", "B", "A"], ["B", "A", "A", "B"]]
+    assert {slot["arm"] for slot in slots if slot["reroll"] == 1} == {"stub"}
+    spans = [(s["first_step"], s["first_step"] + s["steps"]) for s in inside if s["kind"] != "check"]
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_the_ledger_is_what_was_observed(archive: Path) -> None:
+    ledger = [one for one in load(archive / "result.json")["ledger"] if one["arm"] != "stub"]
+    for one in ledger:
+        assert one["observed"]["pss_bytes"] == pytest.approx(one["backing_bytes"], rel=0.01)
+        assert one["observed"]["backing_allocated_bytes"] == pytest.approx(one["backing_bytes"], rel=0.01)
+        assert one["observed"]["backings_counted"] == 4  # dp_sharded: one shard a rank
+
+
+def test_every_requested_page_is_where_it_was_asked_for(archive: Path) -> None:
+    for snapshot in load(archive / "result.json")["placement"]["snapshots"]:
+        if snapshot["arm"] == "stub" or snapshot["label"] == "after_map":
+            continue
+        assert snapshot["requested_policy"] == "bind:0"
+        for backing in snapshot["backings"]:
+            assert backing["observed_shares"] == {"0": 1.0}
+
+
+def test_verify(archive: Path) -> None:
+    assert "every cell follows" in run("verify", str(archive)).stdout
+    assert json.loads(run("verify", str(archive), "--json").stdout)["complete"] is True
+
+
+def test_manifest_is_sha256sum(archive: Path) -> None:
+    for line in (archive / "MANIFEST.sha256").read_text().splitlines():
+        digest, name = line.split("  ", 1)
+        assert hashlib.sha256((archive / name).read_bytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize("name", ["result.json", "plan.json", "events/rank-2.npy", "log.txt", "topology.xml"])
+def test_verify_names_a_changed_file(copy: Path, name: str) -> None:
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / name).write_bytes(content)
+    assert name in run("verify", str(copy), code=5).stderr
+
+
+def test_verify_names_a_lost_and_an_added_file(copy: Path) -> None:
+    (copy / "extra.txt").write_text("x")
+    assert "extra.txt" in run("verify", str(copy), code=5).stderr
+    (copy / "extra.txt").unlink()
+    (copy / "events" / "rank-0.npy").unlink()
+    assert "rank-0.npy" in run("verify", str(copy), code=5).stderr
+
+
+def test_verify_finds_a_figure_that_its_samples_do_not_give(copy: Path) -> None:
+    result = load(copy / "result.json")
+    cell(result, "B", "exposed_us")["median"] += 1
+    (copy / "result.json").write_text(json.dumps(result))
+    lines = (copy / "MANIFEST.sha256").read_text().splitlines()
+    digest = hashlib.sha256((copy / "result.json").read_bytes()).hexdigest()
+    lines = [f"{digest}  result.json" if line.endswith("  result.json") else line for line in lines]
+    (copy / "MANIFEST.sha256").write_text("\n".join(lines) + "\n")
+    error = run("verify", str(copy), code=5).stderr
+    assert "exposed_us" in error
+    assert "median" in error
+
+
+def test_verify_refuses_what_is_no_run(tmp_path: Path) -> None:
+    assert "no result.json" in run("verify", str(tmp_path), code=2).stderr
+    run("verify", str(tmp_path / "absent"), code=2)
