@@ -26,14 +26,13 @@ const char* poison_note(std::uint16_t found) {
   return found == 0xFFFF ? " (the poison that was there before the step: the lookup did not run or came too late)" : "";
 }
 
-[[noreturn]] void wrong_row(const StepShape& shape, int layer, std::int64_t token, int column, std::int64_t row,
-                            std::span<const Bf16> wanted, const Bf16* found) {
+[[noreturn]] void wrong_row(int layer, std::int64_t token, int column, std::int64_t row, std::span<const Bf16> wanted,
+                            const Bf16* found) {
   std::size_t i = 0;
   while (wanted[i] == found[i]) ++i;
   fail(Exit::bad_data,
-       "rank {}: layer {}, token {}, column {}, row {}: element {} of the gathered row should be 0x{:04x}, found "
-       "0x{:04x}{}",
-       shape.rank, layer, token, column, row, i, wanted[i].bits, found[i].bits, poison_note(found[i].bits));
+       "layer {}, token {}, column {}, row {}: element {} of the gathered row should be 0x{:04x}, found 0x{:04x}{}",
+       layer, token, column, row, i, wanted[i].bits, found[i].bits, poison_note(found[i].bits));
 }
 
 }  // namespace
@@ -71,15 +70,15 @@ void check_ids(const StepShape& shape, const engram::Geometry& geometry, const S
   for (std::size_t member = 0; member < batches.size(); ++member) {
     std::vector<std::int32_t> wanted = reference_ids(geometry, batches[member], pad_id);
     if (static_cast<std::int64_t>(wanted.size()) > output.tokens.slot * id_row)
-      fail(Exit::bad_data, "rank {}: replica {} has {} tokens, more than the common slot of {}", shape.rank,
-           shape.edp_replicas[member], batches[member].tokens(), output.tokens.slot);
+      fail(Exit::bad_data, "replica {} has {} tokens, more than the common slot of {}", shape.edp_replicas[member],
+           batches[member].tokens(), output.tokens.slot);
     wanted.resize(static_cast<std::size_t>(output.tokens.slot * id_row), engram::kDeadId);
     const std::int32_t* found = output.ids.data() + static_cast<std::int64_t>(member) * output.tokens.slot * id_row;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == found[i]) continue;
       const auto place = static_cast<std::int64_t>(i);
-      fail(Exit::bad_data, "rank {}: layer {}, replica {} token {}, column {}: the row id should be {}, found {}",
-           shape.rank, layer_of(geometry, static_cast<int>(place % id_row / shape.columns)), shape.edp_replicas[member],
+      fail(Exit::bad_data, "layer {}, replica {} token {}, column {}: the row id should be {}, found {}",
+           layer_of(geometry, static_cast<int>(place % id_row / shape.columns)), shape.edp_replicas[member],
            place / id_row, place % shape.columns, wanted[i], found[i]);
     }
     facts.ids_compared += static_cast<std::int64_t>(wanted.size());
@@ -112,12 +111,12 @@ void check_rows(const StepShape& shape, const engram::Geometry& geometry, const 
         }
         const Bf16* found = rows + (token * shape.columns + column) * shape.dim;
         if (std::memcmp(found, wanted.data(), wanted.size() * sizeof(Bf16)) != 0)
-          wrong_row(shape, layer_of(geometry, table), output.tokens.window_first + token, column, row, wanted, found);
+          wrong_row(layer_of(geometry, table), output.tokens.window_first + token, column, row, wanted, found);
         if (!output.witness.empty()) {
           const auto place = static_cast<std::size_t>((token * shape.columns + column) * kWitness);
           const Bf16* seen = output.witness[static_cast<std::size_t>(table)].data() + place;
           if (std::memcmp(seen, wanted.data(), kWitness * sizeof(Bf16)) != 0)
-            wrong_row(shape, layer_of(geometry, table), output.tokens.window_first + token, column, row, wanted, seen);
+            wrong_row(layer_of(geometry, table), output.tokens.window_first + token, column, row, wanted, seen);
         }
         ++compared;
       }

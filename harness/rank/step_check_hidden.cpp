@@ -37,12 +37,12 @@ struct Compared {
   std::int64_t place;
 };
 
-void compare(const StepShape& shape, const Compared& at, double wanted, Bf16 found, double bound, HiddenCheck& check) {
+void compare(const Compared& at, double wanted, Bf16 found, double bound, HiddenCheck& check) {
   if (!std::isfinite(wanted)) return;  // a checkpoint's own infinities
   const double error = std::abs(value(found) - wanted);
   if (!(error <= bound))  // a NaN fails too
-    fail(Exit::bad_data, "rank {}: layer {}, token {} of the window: {}[{}] should be {} within {}, found {}",
-         shape.rank, at.layer, at.token, at.what, at.place, wanted, bound, value(found));
+    fail(Exit::bad_data, "layer {}, token {} of the window: {}[{}] should be {} within {}, found {}", at.layer,
+         at.token, at.what, at.place, wanted, bound, value(found));
   if (bound > 0) check.max_error = std::max(check.max_error, error / bound);
 }
 
@@ -66,7 +66,7 @@ void check_kv(const StepShape& shape, int layer, const RowReference& reference, 
       }
       const double summed = gamma(width) * size;
       const double bound = summed + kBf16Half * (std::abs(sum) + summed) + kSmallest;
-      compare(shape, {"kv", layer, tokens[static_cast<std::size_t>(i)], out}, sum,
+      compare({"kv", layer, tokens[static_cast<std::size_t>(i)], out}, sum,
               kv[static_cast<std::size_t>(i * shape.kv_width + out)], bound, check);
     }
   }
@@ -99,7 +99,7 @@ void check_copy(const StepShape& shape, double eps, const Compared& at, const Bf
     const double computed = std::abs(v) * g_error + gamma(4) * (std::abs(value(hidden[i])) + std::abs(v));
     // A masked token keeps its bits.
     const double bound = masked ? 0 : computed + kBf16Half * (std::abs(wanted) + computed) + kSmallest;
-    compare(shape, {at.what, at.layer, at.token, at.place + i}, wanted, after[i], bound, check);
+    compare({at.what, at.layer, at.token, at.place + i}, wanted, after[i], bound, check);
   }
 }
 

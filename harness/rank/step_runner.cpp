@@ -74,8 +74,7 @@ struct StepRunner::Impl {
         shape(make_shape(*in.scenario, *in.layout, *in.geometry, in.rank)),
         main(backend.create_stream("main")) {
     if (!shape.stub && input.tables.size() != geometry.layers.size())
-      fail(Exit::failure, "rank {}: {} tables mapped for {} Engram layers", input.rank, input.tables.size(),
-           geometry.layers.size());
+      fail(Exit::failure, "{} tables mapped for {} Engram layers", input.tables.size(), geometry.layers.size());
     groups.tp = open_group(backend, *input.layout, "tp", input.rank);
     if (shape.dp_sharded) groups.edp = open_group(backend, *input.layout, "edp", input.rank);
     groups.ep = open_group(backend, *input.layout, "ep", input.rank);

@@ -157,8 +157,8 @@ TEST_F(StepCheck, AWrongIdIsNamed) {
     CheckFacts facts;
     check_ids(shape, geometry, out, std::span(&batch, 1), 0, facts);
   });
-  EXPECT_EQ(error, "rank 0: layer 3, replica 0 token 1, column 5: the row id should be " + std::to_string(right) +
-                       ", found " + std::to_string(right + 1));
+  EXPECT_EQ(error, "layer 3, replica 0 token 1, column 5: the row id should be " + std::to_string(right) + ", found " +
+                       std::to_string(right + 1));
 }
 
 TEST_F(StepCheck, AWrongBitInARowIsNamed) {
