@@ -8,8 +8,7 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings, std::st
   // One value an option, so that a file name after it is not taken for another setting.
   command.add_option("--set", settings, "Change a key of the scenario, as in storage.policy=bind:1; repeatable")
       ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   command.add_option("--seed", seed, "Seed of content, token streams and order; short for --set seed=N")
       ->type_name("N");
 }

@@ -88,6 +88,12 @@ def test_seed_is_a_setting() -> None:
     assert json.loads(done.stdout)["plan"]["seed"] == 77
 
 
+def test_a_file_after_a_setting_is_not_a_setting() -> None:
+    done = run("plan", "--set", "workload.steps=2", "--set", "seed=5", TINY, "--json")
+    answer = json.loads(done.stdout)["plan"]
+    assert (answer["workload"]["steps"], answer["seed"]) == (2, 5)
+
+
 def test_layouts_of_two_by_two() -> None:
     shared = plan(TINY)["arms"][0]["effective"]
     assert [backing["readers"] for backing in shared["backings"]] == [[0, 2], [1, 3]]
