@@ -13,6 +13,7 @@
 #include "harness/base/sha256.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress.h"
+#include "harness/cli/settings.h"
 #include "harness/cli/tables.h"
 #include "harness/measure/experiment.h"
 #include "harness/result/run_writer.h"
@@ -54,22 +55,9 @@ void refuse_unbuilt(const RunArguments& arguments) {
   if (!arguments.launcher.empty()) refuse("--launcher");
 }
 
-std::vector<plan::Setting> parse_settings(const RunArguments& arguments) {
-  std::vector<plan::Setting> settings;
-  for (const std::string& text : arguments.settings) {
-    const std::size_t equals = text.find('=');
-    if (equals == 0 || equals == std::string::npos) {
-      fail(Exit::usage, "--set {}: wanted KEY=VALUE, for example --set storage.policy=bind:1", text);
-    }
-    settings.push_back({text.substr(0, equals), text.substr(equals + 1)});
-  }
-  if (!arguments.seed.empty()) settings.push_back({"seed", arguments.seed});
-  return settings;
-}
-
 Prepared prepare(const RunArguments& arguments) {
   Prepared prepared;
-  prepared.plan = plan::load_plan(arguments.scenario, parse_settings(arguments));
+  prepared.plan = plan::load_plan(arguments.scenario, parse_settings(arguments.settings, arguments.seed));
   for (const plan::Arm& arm : prepared.plan.arms) {
     prepared.geometries.push_back(engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale));
     prepared.layouts.push_back(plan::make_layout(arm.scenario, prepared.geometries.back()));
@@ -212,11 +200,7 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
   auto arguments = std::make_shared<RunArguments>();
   command->add_option("SCENARIO", arguments->scenario, "Scenario file (JSON)")->required();
   command->add_option("-o,--output", arguments->output, "Folder of the result [results/NAME-UTCTIME]");
-  command->add_option("--set", arguments->settings, "KEY=VALUE over the scenario file, repeatable")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command->add_option("--seed", arguments->seed, "Seed instead of the scenario's")->check(CLI::NonNegativeNumber);
+  add_settings(*command, arguments->settings, arguments->seed);
   command->add_flag("--force", arguments->force, "Overwrite the run in the output folder");
   command->add_flag("--dry-run", arguments->dry_run,
                     "Print the order of the run and what would stop it; start nothing");
