@@ -28,6 +28,7 @@ struct TableView {
   std::int32_t dim = 0;    // elements of a row, multiple of 16
   std::int32_t block = 0;  // elements that share a scale; 0 for bf16 rows
   RowFormat format = RowFormat::e4m3_ue8m0;
+  bool in_device_memory = false;  // chooses the CUDA kernel's shape; no meaning on the CPU
 };
 
 // rows = tokens * heads, row r = (token r / heads, head r % heads). Its id is

@@ -57,6 +57,11 @@ struct DeviceInfo {
   int units = 0;  // SMs; CPU: workers
   int numa_node = -1;
   bool emulated_time = false;
+  // Known once the communicators exist: messages go through host memory, since ranks of a group share this device, and so
+  // its kernels run in turns. No timing verdict is given then.
+  bool host_staged = false;
+  bool time_sliced = false;
+  std::int64_t clock_error_ns = 0;  // by which device times may be off the host's clock
 };
 
 using EventId = std::uint32_t;

@@ -1,5 +1,6 @@
 #include "harness/rank/backend_factory.h"
 
+#include "harness/backend/cuda/cuda.h"
 #include "harness/backend/fake/fake.h"
 #include "harness/base/error.h"
 
@@ -32,24 +33,39 @@ std::unique_ptr<backend::Backend> make_fake(const RankContext& context) {
   return backend::fake::make_fake_backend(options);
 }
 
+std::unique_ptr<backend::Backend> make_cuda(const RankContext& context) {
+  backend::cuda::Options options;
+  const int devices = backend::cuda::probe().devices;
+  options.device = devices > 0 ? context.rank % devices : 0;
+  options.arena = context.arena;
+  options.groups = run_groups(context.layout);
+  options.rank = context.rank;
+  options.waiting = &context.progress->waiting;
+  return backend::cuda::make_backend(options);
+}
+
 }  // namespace
+
+plan::BackendKind resolve_backend(plan::BackendKind kind) {
+  if (kind != plan::BackendKind::auto_) return kind;
+  return backend::cuda::probe().devices > 0 ? plan::BackendKind::cuda : plan::BackendKind::cpu;
+}
 
 std::string missing_backend(plan::BackendKind kind) {
   if (kind != plan::BackendKind::cuda) return {};
-  return "device.backend cuda: this build of engram-bench has no CUDA backend; use cpu or auto";
+  const backend::cuda::Probe probe = backend::cuda::probe();
+  return probe.devices > 0 ? "" : fmt::format("device.backend cuda: {}; use cpu or auto", probe.reason);
 }
 
 std::unique_ptr<backend::Backend> make_backend(const RankContext& context) {
-  switch (context.scenario.device.backend) {
-    case plan::BackendKind::auto_:
-    case plan::BackendKind::cpu:
-      return make_cpu(context);
+  switch (resolve_backend(context.scenario.device.backend)) {
     case plan::BackendKind::fake:
       return make_fake(context);
     case plan::BackendKind::cuda:
-      break;
+      return make_cuda(context);
+    default:
+      return make_cpu(context);
   }
-  throw Error(Exit::skipped, missing_backend(context.scenario.device.backend));
 }
 
 }  // namespace eb::rank

@@ -8,7 +8,10 @@
 
 namespace eb::rank {
 
-// auto: the CPU, as this build has no GPU backend. Errors: Error(skipped) for cuda, which this build does not have.
+// auto: CUDA where a device is, else the CPU. Other kinds stay.
+[[nodiscard]] plan::BackendKind resolve_backend(plan::BackendKind kind);
+
+// CUDA ranks take the devices in turn. Errors: Error(skipped) for cuda on a machine without a device.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(const RankContext& context);
 
 // Why `kind` cannot run here; empty: it can.

@@ -1,0 +1,241 @@
+// The module's Backend: streams, events and kernels of one device.
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <mutex>
+
+#include "harness/backend/cpu/groups.h"
+#include "harness/backend/cpu/op_text.h"
+#include "harness/backend/cuda/check.h"
+#include "harness/backend/cuda/communicators.h"
+#include "harness/backend/cuda/cuda.h"
+#include "harness/backend/cuda/events.h"
+#include "harness/backend/cuda/linear.h"
+#include "harness/backend/cuda/memory.h"
+#include "kernels/cuda.h"
+
+namespace eb::backend::cuda {
+
+namespace {
+
+// NUMA node of a device, from sysfs; -1 where the system does not say.
+int device_numa_node(int device) {
+  char bus_id[32] = {};
+  if (cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != cudaSuccess) return -1;
+  std::string id = bus_id;
+  std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ifstream file("/sys/bus/pci/devices/" + id + "/numa_node");
+  int node = -1;
+  file >> node;
+  return file ? node : -1;
+}
+
+// What host functions of streams failed with; surfaces at the next wait of the host. Thread-safe.
+class LateFailure {
+ public:
+  void set(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (text_.empty()) text_ = text;
+  }
+  void rethrow() const {
+    const std::lock_guard lock(mutex_);
+    if (!text_.empty()) throw Error(Exit::failure, text_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const Options& options)
+      : groups_(options.arena, options.groups, options.rank, stopped_, options.waiting) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, options.device), fmt::format("device {}", options.device));
+    device_.backend = "cuda";
+    device_.name = properties.name;
+    device_.units = properties.multiProcessorCount;
+    device_.numa_node = device_numa_node(options.device);
+    device_.clock_error_ns = events_.base_error_ns();
+    std::copy_n(properties.uuid.bytes, uuid_.size(), uuid_.begin());
+  }
+  ~CudaBackend() override {
+    stopped_ = true;
+    groups_.interrupt();
+    ignore(cudaDeviceSynchronize());
+    for (void* scratch : scratch_) ignore(cudaFree(scratch));
+  }
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
+
+  [[nodiscard]] const DeviceInfo& device() const noexcept override { return device_; }
+
+  [[nodiscard]] StreamId create_stream(const std::string& /*name*/) override {
+    streams_.push_back(std::make_unique<OwnedStream>());
+    scratch_.push_back(nullptr);
+    scratch_bytes_.push_back(0);
+    return static_cast<StreamId>(streams_.size() - 1);
+  }
+  [[nodiscard]] std::unique_ptr<Buffer> allocate(std::size_t bytes, MemoryKind kind, const char* what) override {
+    return make_buffer(bytes, kind, what);
+  }
+  [[nodiscard]] std::unique_ptr<Matrix> upload_matrix(std::span<const Bf16> values, std::int64_t n,
+                                                      std::int64_t k) override {
+    return make_device_matrix(values, n, k);
+  }
+  [[nodiscard]] std::unique_ptr<Registration> register_table(std::byte* address, std::size_t bytes) override {
+    return register_mapping(address, bytes);
+  }
+
+  [[nodiscard]] std::unique_ptr<Communicator> communicator(const GroupSpec& group) override {
+    cpu::Channel& channel = groups_.at(group);
+    const StreamOf of = [this](StreamId stream) { return at(stream); };
+    // All members learn all devices: two ranks on one device cannot share an NCCL communicator.
+    std::vector<std::array<char, 16>> devices(channel.members());
+    channel.all_gather({OpKind::copy, -1}, reinterpret_cast<const std::byte*>(uuid_.data()),
+                       reinterpret_cast<std::byte*>(devices.data()), uuid_.size(), 0);
+    std::sort(devices.begin(), devices.end());
+    const bool shared = std::adjacent_find(devices.begin(), devices.end()) != devices.end();
+    if (channel.members() > 1 && !shared) {
+#ifdef ENGRAM_BENCH_NCCL
+      return make_nccl(channel, of);
+#else
+      fail(Exit::failure, "group {}: this build has no NCCL (-Dnccl), which collectives between GPUs need", group.name);
+#endif
+    }
+    device_.host_staged = device_.host_staged || shared;
+    device_.time_sliced = device_.time_sliced || shared;
+    return make_host_staged(channel, of, [this](const std::string& text) { late_.set(text); });
+  }
+
+  [[nodiscard]] EventId new_event() override { return events_.take(); }
+  void reset_events() override {
+    events_.reset();
+    device_.clock_error_ns = events_.base_error_ns();
+  }
+  void record(StreamId stream, EventId event) override { events_.record(event, at(stream)); }
+  void wait(StreamId stream, EventId event) override {
+    if (!events_.recorded(event)) fail(Exit::failure, "a stream waits for event {}, which was not recorded", event);
+    check(cudaStreamWaitEvent(at(stream), events_.at(event), 0), "cudaStreamWaitEvent");
+  }
+  void host_wait(EventId event) override {
+    check(cudaEventSynchronize(events_.at(event)), "wait for an event");
+    late_.rethrow();
+  }
+  void synchronize() override {
+    check(cudaDeviceSynchronize(), "wait for the device");
+    late_.rethrow();
+  }
+  [[nodiscard]] EventTimes times(EventId event) const override { return events_.times(event); }
+
+  void hash(StreamId stream, Op op, const kernels::HashArgs& args) override {
+    launched(kernels::hash_cuda(args, at(stream)), op);
+  }
+  void sort_rows(StreamId stream, Op op, const kernels::LookupArgs& args, std::int32_t* order) override {
+    const std::size_t bytes = kernels::sort_rows_scratch_bytes(args.rows());
+    launched(kernels::sort_rows_cuda(args, order, scratch(stream, bytes), bytes, at(stream)), op);
+  }
+  std::int64_t lookup(StreamId stream, Op op, const kernels::LookupArgs& args, std::int64_t grid_cap) override {
+    std::int64_t grid = 0;
+    launched(kernels::lookup_cuda(args, grid_cap, at(stream), &grid), op);
+    return grid;
+  }
+  void select(StreamId stream, Op op, const kernels::SelectArgs& args) override {
+    launched(kernels::select_cuda(args, at(stream)), op);
+  }
+  void gate(StreamId stream, Op op, const kernels::GateArgs& args) override {
+    launched(kernels::gate_cuda(args, at(stream)), op);
+  }
+  void linear(StreamId stream, Op op, const LinearArgs& args) override {
+    if (linear_stream_ && *linear_stream_ != stream) {
+      fail(Exit::failure, "{}: products run on one stream, which owns their workspace", cpu::op_text(op));
+    }
+    linear_stream_ = stream;
+    linear_.run(args, at(stream));
+  }
+  void copy(StreamId stream, Op op, std::byte* dst, const std::byte* src, std::size_t bytes) override {
+    launched(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, at(stream)), op);
+  }
+  void fill(StreamId stream, Op op, std::byte* dst, std::uint8_t value, std::size_t bytes) override {
+    launched(cudaMemsetAsync(dst, value, bytes, at(stream)), op);
+  }
+  void busy(StreamId stream, Op op, std::int64_t duration_ns) override {
+    launched(kernels::busy_cuda(duration_ns, at(stream)), op);
+  }
+
+ private:
+  [[nodiscard]] cudaStream_t at(StreamId stream) const {
+    if (stream >= streams_.size()) fail(Exit::failure, "stream {} does not exist", stream);
+    return streams_[stream]->get();
+  }
+  static void launched(cudaError_t error, Op op) {
+    if (error != cudaSuccess) fail_cuda(error, cpu::op_text(op));
+  }
+  // Of one stream, so that its users are in order. Grows outside of timed slots: warm-up runs the same shapes.
+  std::byte* scratch(StreamId stream, std::size_t bytes) {
+    if (bytes > scratch_bytes_.at(stream)) {
+      check(cudaStreamSynchronize(at(stream)), "wait before the sort's scratch memory grows");
+      if (scratch_[stream] != nullptr) ignore(cudaFree(std::exchange(scratch_[stream], nullptr)));
+      check(cudaMalloc(&scratch_[stream], bytes), "scratch memory of the sort");
+      scratch_bytes_[stream] = bytes;
+    }
+    return static_cast<std::byte*>(scratch_[stream]);
+  }
+
+  DeviceInfo device_;
+  std::array<char, 16> uuid_{};
+  std::atomic<bool> stopped_{false};
+  cpu::Groups groups_;
+  LateFailure late_;
+  EventPool events_;
+  Linear linear_;
+  std::optional<StreamId> linear_stream_;
+  std::vector<std::unique_ptr<OwnedStream>> streams_;
+  std::vector<void*> scratch_;
+  std::vector<std::size_t> scratch_bytes_;
+};
+
+}  // namespace
+
+}  // namespace eb::backend::cuda
+
+extern "C" {
+
+#pragma GCC visibility push(default)
+
+void engram_bench_cuda_probe(eb::backend::cuda::Probe* result) {
+  const cudaError_t error = cudaGetDeviceCount(&result->devices);
+  if (error == cudaSuccess && result->devices > 0) return;
+  result->devices = 0;
+  int driver = 0;
+  int runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver == 0) {
+    result->reason = "no CUDA driver is loaded on this machine";
+  } else if (error == cudaErrorInsufficientDriver || driver < runtime / 1000 * 1000) {
+    result->reason = fmt::format("the driver supports CUDA {}.{}, this program needs {}.{}: update the driver",
+                                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  } else {
+    result->reason = fmt::format("no device is visible ({})", cudaGetErrorString(error));
+  }
+  cudaGetLastError();
+}
+
+void engram_bench_cuda_make_backend(const eb::backend::cuda::Options* options,
+                                    std::unique_ptr<eb::backend::Backend>* result) {
+  using namespace eb::backend::cuda;
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  if (options->device < 0 || options->device >= devices) {
+    eb::fail(eb::Exit::skipped, "device {} was asked for, this machine has {} (0 to {})", options->device, devices,
+             devices - 1);
+  }
+  check(cudaSetDevice(options->device), "cudaSetDevice");
+  *result = std::make_unique<CudaBackend>(*options);
+}
+
+#pragma GCC visibility pop
+
+}  // extern "C"
