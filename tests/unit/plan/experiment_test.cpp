@@ -139,7 +139,7 @@ TEST(Checks, WhatIsNotBuiltIsRefusedByName) {
                                      {"storage.policy", "consumer"},    {"storage.copies", "per-numa-node"},
                                      {"prefetch.graph", "piecewise"},   {"workload.kind", "replay"},
                                      {"workload.kind", "remote"},       {"workload.kind", "lookup"},
-                                     {"device.backend", "cuda"},        {"model.preset", "deepep-default"}};
+                                     {"model.preset", "deepep-default"}};
   for (const Setting& setting : refused) {
     const std::string text = error_of({setting});
     EXPECT_THAT(text, HasSubstr("not in this version")) << setting.value;
