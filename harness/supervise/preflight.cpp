@@ -9,6 +9,7 @@
 #include "harness/rank/backend_factory.h"
 #include "harness/rank/checkpoint.h"
 #include "harness/rank/storage.h"
+#include "harness/replay/token_model.h"
 #include "harness/supervise/binding.h"
 #include "harness/supervise/memory_need.h"
 #include "harness/supervise/reroll.h"
@@ -44,6 +45,8 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
     const std::string missing = rank::missing_backend(scenario.device.backend);
     if (!missing.empty()) throw Error(Exit::skipped, missing);
   });
+  // Empty token files and ids out of the vocabulary: said once, not by every rank.
+  check([&] { static_cast<void>(replay::make_token_model(scenario.workload.tokens, scenario.model.base)); });
   rank::Sharing sharing = rank::Sharing::none;
   check([&] { sharing = rank::sharing_of(scenario.storage); });
   if (sharing != rank::Sharing::none) {

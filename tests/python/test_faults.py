@@ -149,13 +149,13 @@ def test_killed_supervisor_takes_everything_with_it(bench: Bench, policy: str, s
 def test_hanging_rank_is_named(bench: Bench, stage: str) -> None:
     begin = time.monotonic()
     error = bench.run(
-        "fault.kind=hang", f"fault.stage={stage}", "fault.rank=1", code=1, options=("--rank-timeout", "1")
+        "fault.kind=hang", f"fault.stage={stage}", "fault.rank=1", code=1, options=("--rank-timeout", "3")
     )
     assert "rank 1 (dp 0, tp 1): " in error
-    assert "no progress for 1000 ms" in error
+    assert "no progress for 3000 ms" in error
     for other in (0, 2, 3):
         assert f"rank {other} (dp" not in error
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 40
     bench.check_nothing_left()
 
 

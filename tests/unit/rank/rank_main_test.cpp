@@ -88,6 +88,7 @@ class RankMainTest : public ::testing::Test {
     scenario_.parallel.tp = 1;
     scenario_.parallel.dp = 2;
     scenario_.storage.backing = plan::Backing::memfd;
+    scenario_.name = "test";
     scenario_.storage.policy.text = "none";
     scenario_.workload.batches = {plan::Batch{{4}, 2, -1}};
     progress_fd_ = make_memfd("progress", 2 * sizeof(control::RankProgress));

@@ -128,6 +128,10 @@ TEST(Preflight, SkippedComesBeforeFailure) {
   EXPECT_NE(obstacles[1].text.find("/nowhere"), std::string::npos);
   plan.arms[0].scenario = tiny(2, 2);
   EXPECT_TRUE(preflight(plan).empty());
+  plan.arms[0].scenario.workload.tokens.kind = plan::TokenKind::file;
+  plan.arms[0].scenario.workload.tokens.file = "/nowhere.bin";
+  ASSERT_EQ(preflight(plan).size(), 1U);
+  EXPECT_EQ(preflight(plan)[0].exit, Exit::usage);
 }
 
 }  // namespace

@@ -1,0 +1,93 @@
+// What a rank's table storage refuses, and what kernels see of it.
+#include "harness/rank/storage.h"
+
+#include <gtest/gtest.h>
+
+#include "harness/base/error.h"
+
+namespace eb::rank {
+namespace {
+
+plan::StorageSpec spec(plan::Backing backing, plan::PolicyKind policy) {
+  plan::StorageSpec storage;
+  storage.backing = backing;
+  storage.policy.kind = policy;
+  return storage;
+}
+
+void expect_usage(const plan::StorageSpec& storage, const std::string& part) {
+  try {
+    (void)sharing_of(storage);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST(Sharing, FollowsBackingAndPolicy) {
+  using plan::Backing;
+  using plan::PolicyKind;
+  EXPECT_EQ(sharing_of(spec(Backing::shm, PolicyKind::bind)), Sharing::descriptor);
+  EXPECT_EQ(sharing_of(spec(Backing::shm, PolicyKind::stock)), Sharing::named);
+  EXPECT_EQ(sharing_of(spec(Backing::memfd, PolicyKind::none)), Sharing::descriptor);
+  EXPECT_EQ(sharing_of(spec(Backing::anon, PolicyKind::none)), Sharing::private_);
+  EXPECT_EQ(sharing_of(spec(Backing::stub, PolicyKind::stock)), Sharing::none);
+}
+
+TEST(Sharing, WhatIsNotBuiltIsRefusedByName) {
+  using plan::Backing;
+  for (const Backing backing : {Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp, Backing::anon_thp,
+                                Backing::cuda_host_numa, Backing::hbm}) {
+    expect_usage(spec(backing, plan::PolicyKind::none), plan::name(backing));
+  }
+  expect_usage(spec(Backing::memfd, plan::PolicyKind::stock), "stock");
+  plan::StorageSpec copies = spec(Backing::shm, plan::PolicyKind::none);
+  copies.copies = "per-numa-node";
+  expect_usage(copies, "per-numa-node");
+}
+
+class Storage : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    scenario_.model.base = engram::preset("tiny");
+    scenario_.parallel.tp = 2;
+    scenario_.parallel.dp = 2;
+    scenario_.storage.backing = plan::Backing::memfd;
+    geometry_ = engram::make_geometry(scenario_.model.base, 1.0);
+    layout_ = plan::make_layout(scenario_, geometry_);
+  }
+  plan::Scenario scenario_;
+  engram::Geometry geometry_;
+  plan::RunLayout layout_;
+};
+
+TEST_F(Storage, PeerDoesNoneOfTheLeadersWork) {
+  TableStorage leader(scenario_, layout_, geometry_, 0);
+  TableStorage peer(scenario_, layout_, geometry_, 2);
+  EXPECT_TRUE(leader.leader());
+  EXPECT_FALSE(peer.leader());
+  std::string path;
+  const int fd = leader.create(&path);
+  EXPECT_TRUE(path.empty());  // nothing has a name
+  leader.map({});
+  peer.map(UniqueFd(::dup(fd)));
+  peer.pretouch({});
+  peer.load({});
+  for (std::size_t i = 0; i < peer.mapping().size(); ++i) ASSERT_EQ(peer.mapping().data()[i], std::byte{0});
+  leader.load({});
+  EXPECT_NE(peer.mapping().data()[0], std::byte{0});  // and the peer sees it
+}
+
+TEST_F(Storage, MapWithoutItsDescriptorAndViewsBeforeRegistrationAreErrors) {
+  TableStorage peer(scenario_, layout_, geometry_, 2);
+  EXPECT_THROW(peer.map({}), Error);
+  TableStorage leader(scenario_, layout_, geometry_, 0);
+  std::string path;
+  (void)leader.create(&path);
+  leader.map({});
+  EXPECT_THROW((void)leader.views(), Error);
+}
+
+}  // namespace
+}  // namespace eb::rank
