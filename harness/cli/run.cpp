@@ -12,6 +12,7 @@
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
 #include "harness/cli/cli.h"
+#include "harness/cli/instrument.h"
 #include "harness/cli/progress.h"
 #include "harness/cli/settings.h"
 #include "harness/cli/tables.h"
@@ -134,6 +135,13 @@ std::string own_hash() {
 int run_scenario(const RunArguments& arguments, const std::string& command_line, const Globals& globals) {
   refuse_unbuilt(arguments);
   const Prepared prepared = prepare(arguments);
+  if (arguments.instrument == "both") {
+    const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan);
+    if (!obstacles.empty()) return refuse_obstacles(obstacles);
+    supervise::install_signal_handlers();
+    return measure_instrumentation(prepared.plan, prepared.layouts.front(),
+                                   static_cast<std::int64_t>(arguments.rank_timeout_s * 1000), globals.json);
+  }
   const std::string folder_path =
       arguments.output.empty() ? result::default_folder(prepared.plan.base.name) : arguments.output;
   if (std::filesystem::exists(folder_path) && !arguments.force && !arguments.dry_run) {
@@ -208,8 +216,10 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
       ->add_option("--rank-timeout", arguments->rank_timeout_s, "Seconds without progress before a rank counts as hung")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
-  command->add_option("--instrument", arguments->instrument, "Record events in the steps: on, off")
-      ->check(CLI::IsMember({"on", "off"}))
+  command
+      ->add_option("--instrument", arguments->instrument,
+                   "Record events in the steps: on, off; both: print what they cost")
+      ->check(CLI::IsMember({"on", "off", "both"}))
       ->group("");
   command->add_flag("--resume", arguments->resume)->group("");
   command->add_flag("--report", arguments->report)->group("");

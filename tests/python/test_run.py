@@ -239,3 +239,25 @@ def test_a_full_disk_is_a_failure_and_no_result_claims_to_be_complete(run: Runne
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr
     assert json.loads(done.stdout)["complete"] is False
+
+
+def test_the_cost_of_events_is_a_number(run: Runner) -> None:
+    figures = json.loads(run("--instrument", "both", "--json").stdout)
+    assert figures["events_per_step"] > figures["events_per_step_off"] > 0
+    assert 0 < figures["event_stream_ns"] < 100_000
+    ratio = figures["on_over_off"]
+    assert ratio["low"] <= ratio["ratio"] <= ratio["high"]
+    added = figures["events_per_step"] - figures["events_per_step_off"]
+    share = added * figures["event_stream_ns"] / 1000 / figures["step_on_us"]
+    assert figures["events_share_of_step"] == pytest.approx(share)
+    assert not run.output.exists()
+
+
+def test_without_events_there_are_no_figures_but_all_checks(run: Runner) -> None:
+    run("--instrument", "off")
+    result = run.result()
+    assert result["complete"] is True
+    assert result["checks"]["passed"] is True
+    step = [one for one in result["cells"] if one["metric"] == "step_us"]
+    assert step[0]["median"] is None
+    assert step[0]["reason"] == "events were off in this run"
