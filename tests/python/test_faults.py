@@ -145,6 +145,18 @@ def test_killed_supervisor_takes_everything_with_it(bench: Bench, policy: str, s
     assert stock_names() == []
 
 
+def test_killed_supervisor_takes_a_hanging_rank_with_it(bench: Bench) -> None:
+    """A rank that does not look at its socket any more: only the kernel's signal at its parent's death ends it."""
+    started = bench.start("fault.kind=hang", "fault.stage=in_step", "fault.rank=0")
+    end = time.monotonic() + 20
+    while len(bench.processes()) < 5 and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    started.kill()
+    started.communicate(timeout=20)
+    bench.check_nothing_left()
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_hanging_rank_is_named(bench: Bench, stage: str) -> None:
     begin = time.monotonic()
