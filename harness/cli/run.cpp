@@ -48,6 +48,10 @@ struct Prepared {
   std::vector<measure::RerollPlan> schedule;
 };
 
+std::int64_t timeout_ms(const RunArguments& arguments) {
+  return static_cast<std::int64_t>(arguments.rank_timeout_s * 1000);
+}
+
 void refuse_unbuilt(const RunArguments& arguments) {
   const auto refuse = [](const char* option) { fail(Exit::usage, "{}: not in this version of engram-bench", option); };
   if (arguments.resume) refuse("--resume");
@@ -132,6 +136,41 @@ std::string own_hash() {
   }
 }
 
+// Runs the schedule into `writer`; an error is printed and written to the result.
+Exit carry_out(const Prepared& prepared, const RunArguments& arguments, const Globals& globals,
+               result::RunWriter& writer) {
+  const bool instrument = writer.record().instrument;
+  supervise::Options options;
+  options.timeout_ms = timeout_ms(arguments);
+  options.instrument = instrument;
+  Exit exit = Exit::ok;
+  std::string failure;
+  {
+    const bool shown = !globals.quiet && !globals.no_progress && ::isatty(STDERR_FILENO) != 0;
+    ProgressLine progress(writer, prepared.plan, prepared.schedule, shown);
+    try {
+      measure::run_experiment(prepared.plan, prepared.schedule, prepared.layouts, measure::reroll_factory(options),
+                              progress, instrument);
+      writer.finish();
+    } catch (const Error& error) {
+      exit = error.exit();
+      failure = error.what();
+    } catch (const std::exception& error) {
+      exit = Exit::failure;
+      failure = error.what();
+    }
+  }
+  if (exit == Exit::ok) return exit;
+  fmt::print(stderr, "engram-bench: {}\n", failure);
+  try {
+    writer.finish_failed(failure, exit);
+  } catch (const Error& second) {
+    // A disk that is full refuses this too; what is there says that it is not complete.
+    fmt::print(stderr, "engram-bench: the failure could not be written to the result: {}\n", second.what());
+  }
+  return exit;
+}
+
 int run_scenario(const RunArguments& arguments, const std::string& command_line, const Globals& globals) {
   refuse_unbuilt(arguments);
   const Prepared prepared = prepare(arguments);
@@ -139,8 +178,7 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
     const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan);
     if (!obstacles.empty()) return refuse_obstacles(obstacles);
     supervise::install_signal_handlers();
-    return measure_instrumentation(prepared.plan, prepared.layouts.front(),
-                                   static_cast<std::int64_t>(arguments.rank_timeout_s * 1000), globals.json);
+    return measure_instrumentation(prepared.plan, prepared.layouts.front(), timeout_ms(arguments), globals.json);
   }
   const std::string folder_path =
       arguments.output.empty() ? result::default_folder(prepared.plan.base.name) : arguments.output;
@@ -164,35 +202,7 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   input.binary_sha256 = own_hash();
   input.instrument = arguments.instrument == "on";
   result::RunWriter writer(folder, input);
-  supervise::Options options;
-  options.timeout_ms = static_cast<std::int64_t>(arguments.rank_timeout_s * 1000);
-  options.instrument = input.instrument;
-  Exit exit = Exit::ok;
-  std::string failure;
-  {
-    const bool shown = !globals.quiet && !globals.no_progress && ::isatty(STDERR_FILENO) != 0;
-    ProgressLine progress(writer, prepared.plan, prepared.schedule, shown);
-    try {
-      measure::run_experiment(prepared.plan, prepared.schedule, prepared.layouts, measure::reroll_factory(options),
-                              progress, input.instrument);
-      writer.finish();
-    } catch (const Error& error) {
-      exit = error.exit();
-      failure = error.what();
-    } catch (const std::exception& error) {
-      exit = Exit::failure;
-      failure = error.what();
-    }
-  }
-  if (exit != Exit::ok) {
-    fmt::print(stderr, "engram-bench: {}\n", failure);
-    try {
-      writer.finish_failed(failure, exit);
-    } catch (const Error& second) {
-      // A disk that is full refuses this too; what is there says that it is not complete.
-      fmt::print(stderr, "engram-bench: the failure could not be written to the result: {}\n", second.what());
-    }
-  }
+  const Exit exit = carry_out(prepared, arguments, globals, writer);
   if (globals.json) {
     fmt::print("{}", writer.result_text());
   } else if (!globals.quiet || exit == Exit::ok) {

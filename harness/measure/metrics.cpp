@@ -69,18 +69,135 @@ CollectiveMetrics ids_of(Collective object) {
   return {MetricId::gather, MetricId::skew};
 }
 
-// Values of one rank and step, by metric and layer; the sum over layers is kept beside.
-class Row {
+// Fills the values of one rank and step. `ranks` = the same step of all ranks: collectives are joined over their
+// members.
+class RankValues {
  public:
-  Row(const std::vector<Column>& columns, std::vector<double>& out) : columns_(columns), out_(out) {}
+  RankValues(const plan::RunLayout& layout, const std::vector<int>& engram_layers, const std::vector<Column>& columns,
+             const std::vector<const RankStep*>& ranks, int rank, std::vector<double>& out)
+      : layout_(layout),
+        engram_layers_(engram_layers),
+        columns_(columns),
+        ranks_(ranks),
+        rank_(rank),
+        step_(*ranks[static_cast<std::size_t>(rank)]),
+        out_(out) {}
+
+  void fill() {
+    put(MetricId::step, -1, step_.done_ns - step_.start_ns);
+    if (step_.control_start_ns != kNoTime && step_.control_done_ns != kNoTime) {
+      put(MetricId::control, -1, step_.control_done_ns - step_.control_start_ns);
+    }
+    hash();
+    for (const CollectiveTimes& one : step_.collectives) collective(one);
+    for (const LookupTimes& one : step_.lookups) lookup(one);
+    for (const GateTimes& one : step_.gates) gate(one);
+    for (const LayerTimes& one : step_.backbone) backbone(one);
+  }
+
+ private:
+  // Into the layer's column and into the sum over layers.
   void put(MetricId id, int layer, std::int64_t ns) {
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       if (columns_[i].id == id && (columns_[i].layer == -1 || columns_[i].layer == layer)) add(out_[i], us(ns));
     }
   }
 
- private:
+  [[nodiscard]] const RankStep& peer(int rank) const { return *ranks_[static_cast<std::size_t>(rank)]; }
+
+  // The own rank's group for a collective; null: it has none.
+  [[nodiscard]] const std::vector<int>* group(Collective object) const {
+    switch (object) {
+      case Collective::ids:
+      case Collective::rows:
+        return group_of(layout_.edp_groups, rank_);
+      case Collective::expert:
+        return group_of(layout_.ep_groups, rank_);
+      case Collective::heads:
+      case Collective::wkv:
+        return group_of(layout_.tp_groups, rank_);
+    }
+    return nullptr;
+  }
+
+  void hash() {
+    if (step_.ids_ready_ns == kNoTime) return;
+    const CollectiveTimes* ids = find(step_, Collective::ids, -1);
+    const std::int64_t exchange = ids != nullptr && ids->done_ns != kNoTime ? ids->done_ns - ids->arrival_ns : 0;
+    put(MetricId::hash, -1, step_.ids_ready_ns - step_.start_ns - exchange);
+  }
+
+  void collective(const CollectiveTimes& one) {
+    if (one.arrival_ns == kNoTime || one.done_ns == kNoTime) return;
+    std::int64_t last_arrival = one.arrival_ns;
+    if (const std::vector<int>* members = group(one.object)) {
+      for (const int member : *members) {
+        const CollectiveTimes* other = find(peer(member), one.object, one.layer);
+        if (other != nullptr) last_arrival = std::max(last_arrival, other->arrival_ns);
+      }
+    }
+    const auto [time, skew] = ids_of(one.object);
+    // A member may leave before the last one's arrival is stamped; a collective never takes less than no time.
+    const std::int64_t taken = std::max<std::int64_t>(0, one.done_ns - last_arrival);
+    put(time, one.layer, taken);
+    put(skew, one.layer, last_arrival - one.arrival_ns);
+    put(MetricId::collective, -1, taken);
+  }
+
+  // When the last other member of the collective that follows the wait could have joined it without its own wait: the
+  // row exchange where rows are exchanged, else the TP gather.
+  [[nodiscard]] std::int64_t peer_free_ns(int layer) const {
+    const bool rows = find(step_, Collective::rows, layer) != nullptr;
+    if (!rows && find(step_, Collective::heads, layer) == nullptr) return kNoTime;
+    const std::vector<int>* members = group(rows ? Collective::rows : Collective::heads);
+    std::int64_t time = kNoTime;
+    if (members == nullptr) return time;
+    for (const int member : *members) {
+      if (member == rank_) continue;
+      const LookupTimes* other = find_lookup(peer(member), layer);
+      if (other != nullptr && other->arrival_ns != kNoTime) time = std::max(time, main_free_ns(*other));
+    }
+    return time;
+  }
+
+  void lookup(const LookupTimes& one) {
+    if (one.start_ns == kNoTime || one.done_ns == kNoTime) return;
+    put(MetricId::lookup, one.layer, one.length_ns());
+    if (one.ready_ns != kNoTime) {
+      put(MetricId::queue, one.layer, one.queue_ns());
+      if (one.previous_done_ns != kNoTime) put(MetricId::fifo_residual, one.layer, one.fifo_residual_ns());
+    }
+    if (!one.complete()) return;
+    const ExposedWait wait = split_wait(one, peer_free_ns(one.layer));
+    put(MetricId::exposed, one.layer, one.exposed_ns());
+    put(MetricId::recoverable, one.layer, wait.recoverable_ns);
+    put(MetricId::host_late, one.layer, wait.host_late_ns);
+    put(MetricId::peer_late, one.layer, wait.peer_late_ns);
+    put(MetricId::other_late, one.layer, wait.other_ns);
+  }
+
+  void gate(const GateTimes& one) {
+    if (one.wkv_start_ns == kNoTime || one.wkv_done_ns == kNoTime || one.gate_done_ns == kNoTime) return;
+    const CollectiveTimes* gathered = find(step_, Collective::wkv, one.layer);
+    const std::int64_t from = gathered != nullptr && gathered->done_ns != kNoTime ? gathered->done_ns : one.wkv_done_ns;
+    put(MetricId::wkv_gate, one.layer, one.wkv_done_ns - one.wkv_start_ns + one.gate_done_ns - from);
+  }
+
+  void backbone(const LayerTimes& one) {
+    if (one.start_ns == kNoTime || one.done_ns == kNoTime) return;
+    const std::int64_t time = compute_ns(step_, one);
+    put(MetricId::backbone, -1, time);
+    // The consumer of Engram layer N stands before backbone layer N.
+    const auto consumer = std::upper_bound(engram_layers_.begin(), engram_layers_.end(), one.layer);
+    if (consumer != engram_layers_.end()) put(MetricId::front, *consumer, time);
+  }
+
+  const plan::RunLayout& layout_;
+  const std::vector<int>& engram_layers_;
   const std::vector<Column>& columns_;
+  const std::vector<const RankStep*>& ranks_;
+  int rank_;
+  const RankStep& step_;
   std::vector<double>& out_;
 };
 
@@ -94,86 +211,6 @@ StepMetrics::StepMetrics(const plan::RunLayout& layout, std::vector<int> engram_
     for (const int layer : layers_) columns_.push_back({one.id, layer, fmt::format("{}.l{}", one.name, layer)});
   }
   for (const plan::RankPlace& place : layout_.ranks) replicas_ = std::max(replicas_, place.replica + 1);
-}
-
-void StepMetrics::rank_values(const std::vector<const RankStep*>& ranks, std::size_t rank,
-                              std::vector<double>& out) const {
-  const RankStep& step = *ranks[rank];
-  Row row(columns_, out);
-  row.put(MetricId::step, -1, step.done_ns - step.start_ns);
-  if (step.control_start_ns != kNoTime && step.control_done_ns != kNoTime) {
-    row.put(MetricId::control, -1, step.control_done_ns - step.control_start_ns);
-  }
-  // Collectives, joined over the members of the group.
-  for (const CollectiveTimes& one : step.collectives) {
-    if (one.arrival_ns == kNoTime || one.done_ns == kNoTime) continue;
-    const auto& groups = one.object == Collective::ids || one.object == Collective::rows ? layout_.edp_groups
-                         : one.object == Collective::expert                              ? layout_.ep_groups
-                                                                                         : layout_.tp_groups;
-    std::int64_t last_arrival = one.arrival_ns;
-    if (const std::vector<int>* group = group_of(groups, static_cast<int>(rank))) {
-      for (const int member : *group) {
-        const CollectiveTimes* other = find(*ranks[static_cast<std::size_t>(member)], one.object, one.layer);
-        if (other != nullptr) last_arrival = std::max(last_arrival, other->arrival_ns);
-      }
-    }
-    const auto [time, skew] = ids_of(one.object);
-    // A member may leave before the last one's arrival is stamped; a collective never takes less than no time.
-    const std::int64_t taken = std::max<std::int64_t>(0, one.done_ns - last_arrival);
-    row.put(time, one.layer, taken);
-    row.put(skew, one.layer, last_arrival - one.arrival_ns);
-    row.put(MetricId::collective, -1, taken);
-  }
-  if (step.ids_ready_ns != kNoTime) {
-    const CollectiveTimes* ids = find(step, Collective::ids, -1);
-    const std::int64_t exchange = ids != nullptr && ids->done_ns != kNoTime ? ids->done_ns - ids->arrival_ns : 0;
-    row.put(MetricId::hash, -1, step.ids_ready_ns - step.start_ns - exchange);
-  }
-  for (const LookupTimes& lookup : step.lookups) {
-    if (lookup.start_ns == kNoTime || lookup.done_ns == kNoTime) continue;
-    row.put(MetricId::lookup, lookup.layer, lookup.length_ns());
-    if (lookup.ready_ns != kNoTime) {
-      row.put(MetricId::queue, lookup.layer, lookup.queue_ns());
-      if (lookup.previous_done_ns != kNoTime) {
-        row.put(MetricId::fifo_residual, lookup.layer, lookup.fifo_residual_ns());
-      }
-    }
-    if (!lookup.complete()) continue;
-    // The collective that follows the wait: the row exchange where rows are exchanged, else the TP gather.
-    const bool rows = find(step, Collective::rows, lookup.layer) != nullptr;
-    const bool heads = find(step, Collective::heads, lookup.layer) != nullptr;
-    std::int64_t peer_free = kNoTime;
-    if (rows || heads) {
-      if (const auto* group = group_of(rows ? layout_.edp_groups : layout_.tp_groups, static_cast<int>(rank))) {
-        for (const int member : *group) {
-          if (member == static_cast<int>(rank)) continue;
-          const LookupTimes* peer = find_lookup(*ranks[static_cast<std::size_t>(member)], lookup.layer);
-          if (peer != nullptr && peer->arrival_ns != kNoTime) peer_free = std::max(peer_free, main_free_ns(*peer));
-        }
-      }
-    }
-    const ExposedWait wait = split_wait(lookup, peer_free);
-    row.put(MetricId::exposed, lookup.layer, lookup.exposed_ns());
-    row.put(MetricId::recoverable, lookup.layer, wait.recoverable_ns);
-    row.put(MetricId::host_late, lookup.layer, wait.host_late_ns);
-    row.put(MetricId::peer_late, lookup.layer, wait.peer_late_ns);
-    row.put(MetricId::other_late, lookup.layer, wait.other_ns);
-  }
-  for (const GateTimes& gate : step.gates) {
-    if (gate.wkv_start_ns == kNoTime || gate.wkv_done_ns == kNoTime || gate.gate_done_ns == kNoTime) continue;
-    const CollectiveTimes* gathered = find(step, Collective::wkv, gate.layer);
-    const std::int64_t from =
-        gathered != nullptr && gathered->done_ns != kNoTime ? gathered->done_ns : gate.wkv_done_ns;
-    row.put(MetricId::wkv_gate, gate.layer, gate.wkv_done_ns - gate.wkv_start_ns + gate.gate_done_ns - from);
-  }
-  for (const LayerTimes& layer : step.backbone) {
-    if (layer.start_ns == kNoTime || layer.done_ns == kNoTime) continue;
-    const std::int64_t time = compute_ns(step, layer);
-    row.put(MetricId::backbone, -1, time);
-    // The consumer of Engram layer N stands before backbone layer N.
-    const auto consumer = std::upper_bound(layers_.begin(), layers_.end(), layer.layer);
-    if (consumer != layers_.end()) row.put(MetricId::front, *consumer, time);
-  }
 }
 
 std::vector<StepValues> StepMetrics::values(const std::vector<std::vector<RankStep>>& ranks) const {
@@ -198,7 +235,7 @@ std::vector<StepValues> StepMetrics::values(const std::vector<std::vector<RankSt
     std::vector<std::int64_t> first(static_cast<std::size_t>(replicas_), std::numeric_limits<std::int64_t>::max());
     std::vector<std::int64_t> last(static_cast<std::size_t>(replicas_), std::numeric_limits<std::int64_t>::min());
     for (std::size_t r = 0; r < ranks.size(); ++r) {
-      rank_values(steps, r, values.per_rank[r]);
+      RankValues(layout_, layers_, columns_, steps, static_cast<int>(r), values.per_rank[r]).fill();
       const auto replica = static_cast<std::size_t>(layout_.ranks[r].replica);
       for (std::size_t c = 0; c < columns_.size(); ++c) {
         double& most = values.per_replica[replica][c];

@@ -88,8 +88,6 @@ class StepMetrics {
   [[nodiscard]] std::vector<StepValues> values(const std::vector<std::vector<RankStep>>& ranks) const;
 
  private:
-  void rank_values(const std::vector<const RankStep*>& ranks, std::size_t rank, std::vector<double>& out) const;
-
   plan::RunLayout layout_;
   std::vector<int> layers_;
   std::vector<Column> columns_;

@@ -143,7 +143,7 @@ def test_what_is_not_built_is_refused_by_name(run: Runner, option: str) -> None:
         (["--set", "storage.policy"], "KEY=VALUE"),
         (["--set", "storage.polcy=bind:0"], "storage.policy"),
         (["--set", "experiment.primary=lokup_us.p50"], "lookup_us"),
-        (["--seed", "-1"], "--seed"),
+        (["--seed", "-1"], "seed"),
         (["--rank-timeout", "0"], "--rank-timeout"),
         (["--nonsense"], "--nonsense"),
     ],
