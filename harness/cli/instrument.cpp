@@ -8,6 +8,7 @@
 
 #include "harness/backend/backend.h"
 #include "harness/base/error.h"
+#include "harness/rank/backend_factory.h"
 #include "harness/result/json_value.h"
 #include "harness/stats/paired.h"
 #include "harness/stats/summary.h"
@@ -104,8 +105,8 @@ class Side {
 
 int measure_instrumentation(const plan::Plan& plan, const plan::RunLayout& layout, std::int64_t timeout_ms, bool json) {
   const plan::Scenario& scenario = plan.arms.front().scenario;
-  if (scenario.device.backend != plan::BackendKind::cpu && scenario.device.backend != plan::BackendKind::auto_) {
-    fail(Exit::usage, "--instrument both: events cost nothing on backend {}; use cpu",
+  if (rank::resolve_backend(scenario.device.backend) != plan::BackendKind::cpu) {
+    fail(Exit::usage, "--instrument both: measured on the CPU backend alone, found {}; use --set device.backend=cpu",
          plan::name(scenario.device.backend));
   }
   const std::int64_t steps = std::max(kMinimumSteps, scenario.workload.steps);

@@ -10,6 +10,7 @@
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
+#include "harness/rank/backend_factory.h"
 #include "harness/result/record.h"
 #include "harness/result/snapshots.h"
 #include "placement/policy.h"
@@ -148,12 +149,6 @@ Json node_memory(const std::vector<collectors::NodeMemory>& nodes) {
   return list;
 }
 
-// What `auto` comes to: this version has no other device than the CPU.
-std::string backend_name(const plan::Scenario& scenario) {
-  const plan::BackendKind kind = scenario.device.backend;
-  return plan::name(kind == plan::BackendKind::auto_ ? plan::BackendKind::cpu : kind);
-}
-
 // Who the backing was, in the first re-roll that ran the arm.
 Json backing_identity(const Record& record, std::size_t arm, const plan::BackingPlace& backing) {
   for (const RerollRecord& reroll : record.rerolls) {
@@ -218,6 +213,10 @@ Json effective_section(const Record& record) {
     const plan::Scenario& scenario = record.plan->arms[a].scenario;
     const plan::RunLayout& layout = record.layouts[a];
     const engram::Geometry& geometry = record.geometries[a];
+    const plan::BackendKind backend = rank::resolve_backend(scenario.device.backend);
+    // A GPU has units of its own; the grids it ran are in the arms' work.
+    const bool own_units = backend == plan::BackendKind::cuda;
+    const Json no_units = missing("the device decides; see grid_cap in the arms' work");
     Json ranks = Json::array();
     for (const plan::RankPlace& place : layout.ranks) {
       Json rows = Json::array();
@@ -265,9 +264,10 @@ Json effective_section(const Record& record) {
                     {"tp_groups", layout.tp_groups},
                     {"edp_groups", layout.edp_groups},
                     {"ep_groups", layout.ep_groups},
-                    {"device_backend", backend_name(scenario)},
-                    {"grid_cap_programs", scenario.prefetch.grid_cap.programs(scenario.device.cpu_workers)},
-                    {"device_units", scenario.device.cpu_workers},
+                    {"device_backend", plan::name(backend)},
+                    {"grid_cap_programs",
+                     own_units ? no_units : Json(scenario.prefetch.grid_cap.programs(scenario.device.cpu_workers))},
+                    {"device_units", own_units ? no_units : Json(scenario.device.cpu_workers)},
                     {"wkv_dtype", "bf16"},
                     {"ranks", ranks},
                     {"backings", backings}});
@@ -277,7 +277,10 @@ Json effective_section(const Record& record) {
 
 Json conditions_section(const Record& record) {
   const plan::Scenario& base = record.plan->base;
-  const std::string no_gpu = "this run used no GPU";
+  const bool gpu = std::any_of(record.plan->arms.begin(), record.plan->arms.end(), [](const plan::Arm& arm) {
+    return rank::resolve_backend(arm.scenario.device.backend) == plan::BackendKind::cuda;
+  });
+  const std::string no_gpu = gpu ? "not read in this version" : "this run used no GPU";
   utsname system{};
   ::uname(&system);
   std::string shapes;

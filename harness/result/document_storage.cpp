@@ -3,9 +3,11 @@
 #include <cmath>
 #include <set>
 
+#include "harness/backend/cuda/cuda.h"
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/engram/ledger.h"
+#include "harness/rank/backend_factory.h"
 #include "harness/result/record.h"
 #include "harness/result/snapshots.h"
 #include "placement/policy.h"
@@ -184,8 +186,8 @@ std::optional<Oversubscription> oversubscription(const Record& record) {
     threads = std::max(threads, sum);
   }
   const int cpus = static_cast<int>(record.topology.allowed_cpus.size());
-  // Virtual time has no turns to take.
-  if (record.plan->base.device.backend == plan::BackendKind::fake) return std::nullopt;
+  // Virtual time has no turns to take, and a GPU's programs are no threads.
+  if (rank::resolve_backend(record.plan->base.device.backend) != plan::BackendKind::cpu) return std::nullopt;
   if (cpus == 0 || threads <= cpus) return std::nullopt;
   return Oversubscription{threads, cpus};
 }
@@ -203,6 +205,17 @@ std::vector<Warning> derived_warnings(const Record& record) {
                                 over->threads, over->cpus),
                     "Allow more CPUs, or lower parallel.tp, parallel.dp or device.cpu_workers.",
                     {{"runnable_threads", over->threads}, {"allowed_cpus", over->cpus}}});
+  }
+  if (rank::resolve_backend(record.plan->base.device.backend) == plan::BackendKind::cuda) {
+    const int devices = backend::cuda::probe().devices;
+    const int ranks = record.plan->base.ranks();
+    if (devices > 0 && ranks > devices) {
+      list.push_back(
+          {"time_sliced",
+           fmt::format("{} ranks share {} GPU(s): they take turns, and there is no timing verdict.", ranks, devices),
+           "Run on a machine with a GPU a rank, or lower parallel.tp or parallel.dp.",
+           {{"ranks", ranks}, {"devices", devices}}});
+    }
   }
   if (record.plan->base.device.backend == plan::BackendKind::fake) {
     list.push_back({"virtual_time", "The fake backend scripts its durations; they say nothing about a machine.",
