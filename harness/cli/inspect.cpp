@@ -99,6 +99,7 @@ void add_inspect(CLI::App& app, const Globals&, Action& action) {
   add_ranks(ledger, o);
   add_table_mode(ledger, o);
   add_ledger_options(ledger, o);
+  add("stats", "Statistics of JSON requests on standard input, for tests", inspect::show_stats).group("");
 }
 
 }  // namespace eb::cli

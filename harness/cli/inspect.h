@@ -58,5 +58,6 @@ void print(const Json& json);
 [[nodiscard]] int show_ledger(const Options& options);
 [[nodiscard]] int show_hash(const Options& options);
 [[nodiscard]] int show_lookup(const Options& options);
+[[nodiscard]] int show_stats(const Options& options);
 
 }  // namespace eb::cli::inspect

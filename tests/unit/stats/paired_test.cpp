@@ -3,68 +3,99 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numbers>
 #include <vector>
 
 #include "harness/base/error.h"
-#include "harness/stats/student.h"
+#include "harness/stats/random.h"
 
 namespace eb::stats {
 namespace {
 
-TEST(Student, ClosedForms) {
-  for (const double t : {-3.0, -0.5, 0.0, 0.7, 12.0}) {
-    EXPECT_NEAR(student_cdf(t, 1), 0.5 + std::atan(t) / std::numbers::pi, 1e-13);  // Cauchy
-    EXPECT_NEAR(student_cdf(t, 2), 0.5 + t / (2 * std::sqrt(2 + t * t)), 1e-13);
-    EXPECT_NEAR(student_cdf(t, 4), 0.5 + 0.375 * (t / std::sqrt(1 + t * t / 4)) * (1 - t * t / (12 * (1 + t * t / 4))),
-                1e-13);
+TEST(Paired, TIntervalOfFourValues) {
+  const std::vector<double> values = {1, 2, 3, 4};  // mean 2.5, s = sqrt(5/3), t(0.975, 3) = 3.182446
+  const MeanInterval m = t_interval(values);
+  EXPECT_EQ(m.n, 4);
+  EXPECT_DOUBLE_EQ(m.mean, 2.5);
+  EXPECT_NEAR(m.deviation, std::sqrt(5.0 / 3.0), 1e-14);
+  EXPECT_NEAR(m.interval.high - 2.5, 3.182446 * std::sqrt(5.0 / 12.0), 1e-6);
+  EXPECT_NEAR(m.interval.low + m.interval.high, 5, 1e-12);
+}
+
+TEST(Paired, TIntervalNeedsTwoFiniteValues) {
+  EXPECT_THROW(static_cast<void>(t_interval(std::vector<double>{1})), Error);
+  EXPECT_THROW(static_cast<void>(t_interval(std::vector<double>{1, std::nan("")})), Error);
+  EXPECT_THROW(static_cast<void>(log_ratio(0, 1)), Error);
+  EXPECT_THROW(static_cast<void>(log_ratio(1, -1)), Error);
+}
+
+TEST(Paired, WelchWithEqualSpreadHasPooledDegrees) {
+  const std::vector<double> a = {1, 2, 3, 4, 5};
+  const std::vector<double> b = {11, 12, 13, 14, 15};
+  const WelchInterval w = welch_interval(a, b);
+  EXPECT_NEAR(w.difference, 10, 1e-12);
+  EXPECT_NEAR(w.df, 8, 1e-9);
+}
+
+TEST(Paired, SignTestCountsCoins) {
+  EXPECT_DOUBLE_EQ(sign_test(std::vector<double>{1, 1, 1, 1, 1}).p, 2 * std::pow(0.5, 5));  // 0.0625: five do not do
+  EXPECT_DOUBLE_EQ(sign_test(std::vector<double>{1, 1, 1, 1, 1, 1}).p, 2 * std::pow(0.5, 6));
+  EXPECT_DOUBLE_EQ(sign_test(std::vector<double>{1, -1, 0}).p, 1);
+  EXPECT_EQ(sign_test(std::vector<double>{0, 0}).positive, 0);
+  EXPECT_DOUBLE_EQ(sign_test(std::vector<double>{0, 0}).p, 1);
+}
+
+TEST(Paired, EightPairsDetectAbout115Hundredths) { EXPECT_NEAR(smallest_detectable_effect(8, 1), 1.15, 0.01); }
+
+TEST(Paired, FloorNeedsFortyPairs) {
+  std::vector<double> values(39, 0.01);
+  EXPECT_FALSE(aa_floor(values, 8).has_value());
+  values.push_back(0.01);
+  EXPECT_NEAR(aa_floor(values, 8).value(), 0.01, 1e-12) << "no spread: the offset alone";
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 0.02 : -0.02;
+  const double s = 0.02 * std::sqrt(40.0 / 39.0);
+  EXPECT_NEAR(aa_floor(values, 8).value(), 2.022691 * s / std::sqrt(8.0), 1e-7);
+}
+
+TEST(Paired, MatchedPairsCompareBlockByBlock) {
+  const PairBlocks matched{{1, 10, 100}, {2, 30, 400}, true};  // ratios 2, 3, 4
+  EXPECT_NEAR(pair_log_ratio(matched), std::log(3.0), 1e-14);
+  const PairBlocks apart{{1, 10, 100}, {2, 30, 400, 500}, false};  // medians 10 and 215
+  EXPECT_NEAR(pair_log_ratio(apart), std::log(21.5), 1e-14);
+  EXPECT_THROW(static_cast<void>(pair_log_ratio({{1}, {2, 3}, true})), Error);
+  EXPECT_THROW(static_cast<void>(pair_log_ratio({{}, {2}, false})), Error);
+}
+
+TEST(Paired, BootstrapOfPairsWithoutSpreadIsAPoint) {
+  const std::vector<PairBlocks> pairs(5, PairBlocks{{1, 1}, {2, 2}, true});
+  const Interval interval = hierarchical_bootstrap(pairs, 7);
+  EXPECT_DOUBLE_EQ(interval.low, std::log(2.0));
+  EXPECT_DOUBLE_EQ(interval.high, std::log(2.0));
+}
+
+// With one block a pair only pairs are drawn: the percentile interval of a mean of k normal values is about
+// 2 * 1.96 * s * sqrt((k - 1) / k) / sqrt(k) wide.
+TEST(Paired, BootstrapWidthFollowsTheSpread) {
+  Random random(3);
+  std::vector<PairBlocks> pairs;
+  std::vector<double> y;
+  for (int i = 0; i < 40; ++i) {
+    y.push_back(0.1 + 0.02 * random.normal());
+    pairs.push_back({{1}, {std::exp(y.back())}, true});
   }
-  EXPECT_NEAR(incomplete_beta(2, 3, 0.4), 0.5248, 1e-13);  // a polynomial
-  EXPECT_THROW((void)student_cdf(1, 0), Error);
+  const MeanInterval t = t_interval(y);
+  const Interval boot = hierarchical_bootstrap(pairs, 11);
+  EXPECT_NEAR(boot.width() / t.interval.width(), 1.96 * std::sqrt(39.0 / 40.0) / 2.0227, 0.04);
+  const Interval again = hierarchical_bootstrap(pairs, 11);
+  EXPECT_EQ(boot.low, again.low) << "the seed fixes it";
+  EXPECT_NE(boot.low, hierarchical_bootstrap(pairs, 12).low);
 }
 
-// scipy.stats.t.ppf.
-TEST(Student, QuantilesOfScipy) {
-  EXPECT_NEAR(student_quantile(0.975, 7), 2.364624251592785, 1e-11);
-  EXPECT_NEAR(student_quantile(0.975, 39), 2.022690920036761, 1e-11);
-  EXPECT_NEAR(student_quantile(0.8, 7), 0.8960296443137653, 1e-11);
-  EXPECT_NEAR(student_quantile(0.025, 3), -3.1824463052837086, 1e-11);
-  EXPECT_NEAR(student_quantile(0.9995, 1000), 3.300282648423944, 1e-9);
-}
-
-TEST(Paired, RatioAndIntervalByHand) {
-  // log ratios 0.1, 0.2, 0.3: mean 0.2, s 0.1, t_.975(2) = 4.302652729911275.
-  const std::vector<double> a = {1, 2, 5};
-  const std::vector<double> b = {std::exp(0.1), 2 * std::exp(0.2), 5 * std::exp(0.3)};
-  const auto effect = paired_effect(a, b);
-  ASSERT_TRUE(effect);
-  EXPECT_NEAR(effect->ratio, std::exp(0.2), 1e-12);
-  EXPECT_NEAR(effect->log_deviation, 0.1, 1e-12);
-  const double half = 4.302652729911275 * 0.1 / std::sqrt(3);
-  EXPECT_NEAR(effect->low, std::exp(0.2 - half), 1e-9);
-  EXPECT_NEAR(effect->high, std::exp(0.2 + half), 1e-9);
-}
-
-TEST(Paired, SmallestDetectableEffectOfEightPairs) {
-  std::vector<double> a(8, 1.0);
-  std::vector<double> b;
-  for (int i = 0; i < 8; ++i) b.push_back(std::exp(i % 2 == 0 ? 0.01 : -0.01));
-  const auto effect = paired_effect(a, b);
-  EXPECT_NEAR(effect->detectable_log / effect->log_deviation, 1.15, 0.005);
-}
-
-TEST(Paired, TooFewOrWrongPairs) {
-  EXPECT_FALSE(paired_effect(std::vector<double>{1}, std::vector<double>{2}));
-  EXPECT_THROW((void)paired_effect(std::vector<double>{1, 2}, std::vector<double>{2}), Error);
-  EXPECT_THROW((void)paired_effect(std::vector<double>{1, 0}, std::vector<double>{2, 2}), Error);
-}
-
-TEST(SignTest, Exact) {
-  EXPECT_NEAR(sign_test(6, 0), 0.03125, 1e-14);  // six pairs are the fewest that can show anything at .05
-  EXPECT_NEAR(sign_test(5, 0), 0.0625, 1e-14);
-  EXPECT_NEAR(sign_test(7, 1), 0.0703125, 1e-14);
-  EXPECT_DOUBLE_EQ(sign_test(4, 4), 1);
-  EXPECT_DOUBLE_EQ(sign_test(0, 0), 1);
+TEST(Paired, BootstrapDrawsBlocksToo) {
+  // No spread between the pairs' medians, but inside: only the second level can widen the interval.
+  const std::vector<PairBlocks> pairs(8, PairBlocks{{1, 1, 1}, {1.0, 1.1, 1.2}, true});
+  EXPECT_GT(hierarchical_bootstrap(pairs, 5).width(), 0.02);
+  const std::vector<PairBlocks> apart(8, PairBlocks{{1, 1, 1}, {1.0, 1.1, 1.2}, false});
+  EXPECT_GT(hierarchical_bootstrap(apart, 5).width(), 0.02);
 }
 
 }  // namespace
