@@ -197,7 +197,7 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   input.plan = &prepared.plan;
   input.layouts = prepared.layouts;
   input.geometries = prepared.geometries;
-  input.topology = placement::read_topology(placement::Devices::skip);
+  input.topology = placement::read_topology(placement::Devices::read);
   input.command_line = command_line;
   input.binary_sha256 = own_hash();
   input.instrument = arguments.instrument == "on";
