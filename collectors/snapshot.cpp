@@ -100,6 +100,7 @@ void add_smaps(const RangeMaps& range, Json& mapping) {
 }
 
 Json mapping_json(const SnapshotInput& input) {
+  if (input.bytes == 0) return nullptr;  // no tables in this rank's memory (backing stub)
   const auto address = reinterpret_cast<std::uint64_t>(input.address);
   const RangeMaps range = read_range(address, input.bytes);
   if (range.smaps_reason.empty() && range.smaps.empty()) {

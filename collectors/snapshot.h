@@ -20,7 +20,7 @@ struct TableRange {  // one layer's table inside the mapping
 struct SnapshotInput {
   std::string label;  // after_map, after_pretouch, after_register, after_load, steady
   const std::byte* address = nullptr;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;     // 0: this rank has no tables in memory; `mapping` is null then
   int backing_fd = -1;       // -1: private memory
   std::string backing_kind;  // "shm", "memfd", "anon": as in the scenario file
   std::vector<TableRange> tables;

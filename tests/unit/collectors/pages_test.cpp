@@ -267,6 +267,15 @@ TEST(Snapshot, PrivateMemoryHasNoBacking) {
   EXPECT_EQ(snapshot["tables"][0]["move_pages"]["not_mapped_pages"], 256);
 }
 
+TEST(Snapshot, RankWithoutTablesStillTellsItsState) {
+  SnapshotInput input;
+  input.label = "steady";
+  const Json snapshot = Json::parse(rank_snapshot_json(input));
+  EXPECT_TRUE(snapshot["mapping"].is_null());
+  EXPECT_TRUE(snapshot["tables"].empty());
+  EXPECT_FALSE(snapshot["rank_state"]["cpus"].empty());
+}
+
 TEST(Snapshot, OfNothingMappedOrOutsideIsAnError) {
   SnapshotInput input;
   input.label = "steady";
