@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -57,11 +58,36 @@ struct DeviceInfo {
   int units = 0;  // SMs; CPU: workers
   int numa_node = -1;
   bool emulated_time = false;
-  // Known once the communicators exist: messages go through host memory, since ranks of a group share this device, and so
-  // its kernels run in turns. No timing verdict is given then.
+  // Known once the communicators exist: messages go through host memory, since ranks of a group share this device, and
+  // so its kernels run in turns. No timing verdict is given then.
   bool host_staged = false;
   bool time_sliced = false;
   std::int64_t clock_error_ns = 0;  // by which device times may be off the host's clock
+  bool units_are_threads = true;    // units compete for the host's CPUs
+  // Of a GPU; empty and 0 elsewhere.
+  std::string uuid{};
+  std::string bus_id{};        // "0000:18:00.0"
+  std::string cuda_driver{};   // highest CUDA version that the driver supports: "13.0"
+  std::string cuda_runtime{};  // of this program
+  std::string nccl{};          // once a group uses it
+  std::int64_t memory_bytes = 0;
+};
+
+// What the device gives a lookup's kernel.
+struct LookupResources {
+  int threads = 0;            // of a program
+  int registers = 0;          // of a thread
+  int programs_per_unit = 0;  // that fit at once: the theoretical occupancy
+  int unit_threads = 0;       // most threads of a unit
+};
+
+// A stretch of one stream's work that comes again and again with the same arguments. Segments with equal keys are the
+// same work; memory contents may differ, addresses and sizes may not.
+struct Segment {
+  std::uint32_t shape = 0;  // of the step: one number for all steps with the same token counts
+  std::uint16_t token_slot = 0;
+  std::uint16_t piece = 0;  // of the step
+  friend auto operator<=>(const Segment&, const Segment&) = default;
 };
 
 using EventId = std::uint32_t;
@@ -168,6 +194,23 @@ class Backend {
   // Keeps the stream busy for about `duration_ns` with real work: injected effects and faults, never arithmetic on
   // times.
   virtual void busy(StreamId stream, Op op, std::int64_t duration_ns) = 0;
+
+  // Nothing where it has no meaning.
+  [[nodiscard]] virtual std::optional<LookupResources> lookup_resources(const kernels::LookupArgs& /*args*/,
+                                                                        std::int64_t /*grid_cap*/) {
+    return std::nullopt;
+  }
+
+  // Device graphs (prefetch.graph: piecewise). Between the two calls only work and records of `stream` come: no wait,
+  // no collective, and no record that a stream or the host waits for. The first visit of a segment runs plainly, the
+  // second is captured, all later ones replay the graph, with their own events. Errors: Error(failure) where a
+  // segment comes again with other work or other addresses. Backends without graphs run the work as it comes.
+  virtual void begin_segment(StreamId /*stream*/, const Segment& /*segment*/) {}
+  virtual void end_segment(StreamId /*stream*/) {}
+  // Before memory that segments use is freed; everything is synchronised.
+  virtual void drop_segments() {}
+  // Kernels, copies, fills and graphs given to the device so far; nothing where they are not counted.
+  [[nodiscard]] virtual std::optional<std::int64_t> launches() const { return std::nullopt; }
 };
 
 // The shared memory through which CPU (and fake) ranks of one host exchange messages; made by the supervisor, mapped by

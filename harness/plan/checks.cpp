@@ -98,6 +98,15 @@ void check_device(const Scenario& scenario) {
   if (listed != 0 && listed != static_cast<std::size_t>(scenario.ranks())) {
     fail(Exit::usage, "device.rank_map lists {} devices for {} ranks", listed, scenario.ranks());
   }
+  const BackendKind backend = scenario.device.backend;
+  if (scenario.storage.backing == Backing::hbm && (backend == BackendKind::cpu || backend == BackendKind::fake)) {
+    fail(Exit::usage,
+         "storage.backing hbm is device memory: it needs device.backend cuda, found {}; stub is a bound too",
+         name(backend));
+  }
+  if (scenario.prefetch.graph != "off" && backend == BackendKind::cpu) {
+    fail(Exit::usage, "prefetch.graph {} needs device.backend cuda, found cpu; use off", scenario.prefetch.graph);
+  }
 }
 
 void check_fault(const Scenario& scenario) {

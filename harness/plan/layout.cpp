@@ -59,8 +59,11 @@ RunLayout make_layout(const Scenario& scenario, const engram::Geometry& geometry
     place.edp_rank = place.replica % layout.edp_group_size;
     const int index = dp_sharded ? place.tp_rank * layout.edp_group_size + place.edp_rank : place.tp_rank;
     place.shard = engram::make_shard(geometry, shards, index);
-    const auto [entry, fresh] = backing_of.try_emplace(backing_key(place, parallel.table_mode, layout.edp_group_size),
-                                                       static_cast<int>(layout.backings.size()));
+    // hbm: each device has its own copy, whatever the mode.
+    const std::pair<int, int> key = scenario.storage.backing == Backing::hbm
+                                        ? std::pair(rank, 0)
+                                        : backing_key(place, parallel.table_mode, layout.edp_group_size);
+    const auto [entry, fresh] = backing_of.try_emplace(key, static_cast<int>(layout.backings.size()));
     place.backing = entry->second;
     place.backing_leader = fresh;
     if (fresh) {

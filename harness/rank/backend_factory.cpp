@@ -36,7 +36,7 @@ std::unique_ptr<backend::Backend> make_fake(const RankContext& context) {
 std::unique_ptr<backend::Backend> make_cuda(const RankContext& context) {
   backend::cuda::Options options;
   const int devices = backend::cuda::probe().devices;
-  options.device = devices > 0 ? context.rank % devices : 0;
+  options.device = devices > 0 ? cuda_device(context.scenario, context.rank, devices) : 0;
   options.arena = context.arena;
   options.groups = run_groups(context.layout);
   options.rank = context.rank;
@@ -45,6 +45,18 @@ std::unique_ptr<backend::Backend> make_cuda(const RankContext& context) {
 }
 
 }  // namespace
+
+int cuda_device(const plan::Scenario& scenario, int rank, int devices) {
+  if (scenario.device.rank_devices.empty()) return rank % devices;
+  const int device = scenario.device.rank_devices.at(static_cast<std::size_t>(rank));
+  if (device >= devices) {
+    fail(Exit::skipped, "device.rank_map: rank {} wants device {}; this machine has {} (counted from 0)", rank, device,
+         devices);
+  }
+  return device;
+}
+
+std::vector<int> cuda_device_nodes() { return backend::cuda::probe().numa_nodes; }
 
 plan::BackendKind resolve_backend(plan::BackendKind kind) {
   if (kind != plan::BackendKind::auto_) return kind;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "harness/backend/backend.h"
 #include "harness/rank/rank_main.h"
@@ -11,7 +13,13 @@ namespace eb::rank {
 // auto: CUDA where a device is, else the CPU. Other kinds stay.
 [[nodiscard]] plan::BackendKind resolve_backend(plan::BackendKind kind);
 
-// CUDA ranks take the devices in turn. Errors: Error(skipped) for cuda on a machine without a device.
+// Device of a CUDA rank, by CUDA's index: as device.rank_map lists them, else in turn. Errors: Error(skipped) for a
+// device that this machine lacks.
+[[nodiscard]] int cuda_device(const plan::Scenario& scenario, int rank, int devices);
+// NUMA node of each CUDA device, -1 where the system states none.
+[[nodiscard]] std::vector<int> cuda_device_nodes();
+
+// Errors: Error(skipped) for cuda on a machine without a device.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(const RankContext& context);
 
 // Why `kind` cannot run here; empty: it can.

@@ -81,6 +81,7 @@ StepBuffers::StepBuffers(Backend& backend, const StepShape& shape, const StepLim
   for (int i = 0; i < kInFlight; ++i) {
     const auto slot = static_cast<std::size_t>(i);
     ids[slot] = make(backend, most.slot * id_row, 4, "ids");
+    masked[slot] = make(backend, most.own, 1, "masks");
     if (shape.edp > 1) ids_exchanged[slot] = make(backend, most.lookup * id_row, 4, "exchanged ids");
   }
   for (int i = 0; i < shape.tables; ++i) {

@@ -54,6 +54,7 @@ struct StepBuffers {
   StepLimits limits;
   std::array<BufferPtr, kInFlight> ids;            // [slot tokens][tables][columns] int32
   std::array<BufferPtr, kInFlight> ids_exchanged;  // [edp][slot tokens][tables][columns]; null without DP exchange
+  std::array<BufferPtr, kInFlight> masked;         // [own tokens] uint8: a graph's copy, whose address stays
   std::vector<TableBuffers> tables;
   BufferPtr exchanged;    // [edp][lookup tokens][part][dim]; null without DP exchange
   BufferPtr group_rows;   // [own tokens][group heads][dim]; null without DP exchange or TP

@@ -23,7 +23,8 @@ void touch(std::vector<std::int64_t>& units, std::int64_t offset, std::int64_t b
 }
 
 ordered_json lookups(const StepShape& shape, const engram::Geometry& geometry, const SlotTotals& totals,
-                     const StepCounts& counts, std::span<const Reuse> reuse) {
+                     const StepCounts& counts, std::span<const Reuse> reuse,
+                     std::span<const std::optional<backend::LookupResources>> resources) {
   ordered_json list = ordered_json::array();
   if (shape.stub) return list;
   const std::int64_t row_bytes = geometry.row_weight_bytes() + geometry.row_scale_bytes();
@@ -41,8 +42,35 @@ ordered_json lookups(const StepShape& shape, const engram::Geometry& geometry, c
                     {"unique_sectors_last_step", reuse[table].unique_sectors},
                     {"source_bytes", totals.group_tokens * shape.shard_columns * row_bytes},
                     {"staging_bytes", lookup.rows * shape.dim * 2}});
+    if (table >= resources.size() || !resources[table]) continue;
+    const backend::LookupResources& found = *resources[table];
+    list.back()["threads_per_program_max"] = found.threads;
+    list.back()["registers_per_thread_max"] = found.registers;
+    list.back()["programs_per_unit_max"] = found.programs_per_unit;
+    // Of the unit's threads, by the compiler's and the device's limits.
+    list.back()["occupancy_last_step"] =
+        static_cast<double>(found.programs_per_unit * found.threads) / static_cast<double>(found.unit_threads);
   }
   return list;
+}
+
+ordered_json text_or_null(const std::string& text) { return text.empty() ? ordered_json() : ordered_json(text); }
+
+ordered_json device_facts(const backend::DeviceInfo& device) {
+  return {{"backend", device.backend},
+          {"name", device.name},
+          {"units", device.units},
+          {"numa_node", device.numa_node < 0 ? ordered_json() : ordered_json(device.numa_node)},
+          {"memory_bytes", device.memory_bytes == 0 ? ordered_json() : ordered_json(device.memory_bytes)},
+          {"uuid", text_or_null(device.uuid)},
+          {"bus_id", text_or_null(device.bus_id)},
+          {"cuda_driver", text_or_null(device.cuda_driver)},
+          {"cuda_runtime", text_or_null(device.cuda_runtime)},
+          {"nccl", text_or_null(device.nccl)},
+          {"host_staged", device.host_staged},
+          {"time_sliced", device.time_sliced},
+          {"emulated_time", device.emulated_time},
+          {"clock_error_ns", device.clock_error_ns}};
 }
 
 ordered_json collectives(const StepCounts& counts) {
@@ -105,7 +133,8 @@ Reuse count_reuse(const engram::Geometry& geometry, const engram::Shard& shard, 
 
 std::string facts_json(const StepShape& shape, const engram::Geometry& geometry, const SlotTotals& totals,
                        const StepCounts& counts, std::span<const Reuse> reuse,
-                       const std::optional<CheckFacts>& checks) {
+                       std::span<const std::optional<backend::LookupResources>> resources,
+                       const backend::DeviceInfo& device, const std::optional<CheckFacts>& checks) {
   ordered_json facts;
   facts["steps"] = totals.steps;
   facts["own_tokens"] = totals.own_tokens;
@@ -116,7 +145,7 @@ std::string facts_json(const StepShape& shape, const engram::Geometry& geometry,
   // Replicas that exchange something in every step cannot drift apart.
   facts["replicas_uncoupled"] = totals.steps > 0 && shape.replicas > 1 && shape.ep == 1 && !shape.dp_sharded;
   facts["stub"] = shape.stub;
-  facts["lookups"] = lookups(shape, geometry, totals, counts, reuse);
+  facts["lookups"] = lookups(shape, geometry, totals, counts, reuse, resources);
   facts["collectives"] = collectives(counts);
   facts["setup_collectives"] = ordered_json::array();  // the step runner makes none
   facts["backbone"] = {{"layers", shape.backbone_layers},
@@ -127,6 +156,10 @@ std::string facts_json(const StepShape& shape, const engram::Geometry& geometry,
   facts["instrument"] = totals.instrument;
   if (checks) add_checks(facts, *checks);
   facts["threads"] = totals.threads;
+  facts["host"] = {{"enqueue_ns", totals.host_enqueue_ns},
+                   {"wall_ns", totals.wall_ns},
+                   {"launches", totals.launches ? ordered_json(*totals.launches) : ordered_json()}};
+  facts["device"] = device_facts(device);
   return facts.dump();
 }
 

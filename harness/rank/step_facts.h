@@ -35,10 +35,15 @@ struct SlotTotals {
   std::int64_t grid_cap = 0;
   int threads = 0;
   bool instrument = true;
+  std::int64_t host_enqueue_ns = 0;  // the host's time inside the steps' calls, waits for earlier steps left out
+  std::int64_t wall_ns = 0;          // from the first step's first call until everything was done
+  std::optional<std::int64_t> launches;
 };
 
+// `resources`: of each table's largest lookup.
 [[nodiscard]] std::string facts_json(const StepShape& shape, const engram::Geometry& geometry, const SlotTotals& totals,
                                      const StepCounts& counts, std::span<const Reuse> reuse,
-                                     const std::optional<CheckFacts>& checks);
+                                     std::span<const std::optional<backend::LookupResources>> resources,
+                                     const backend::DeviceInfo& device, const std::optional<CheckFacts>& checks);
 
 }  // namespace eb::rank

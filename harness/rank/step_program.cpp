@@ -42,6 +42,7 @@ EventId StepProgram::enqueue(const StepInput& step) {
     if (table >= 0) consume(step, table);
     backbone(step, layer);
   }
+  close_segment();
   first_step_ = false;
   return log_.depend(parts_.main, EventKind::step_done);
 }
@@ -52,6 +53,12 @@ void StepProgram::start(const StepInput& step) {
   const StepShape& shape = parts_.shape;
   if (step.poison) poison(step);
   if (step.tokens.padded == 0) return;
+  if (options_.graphs && step.tokens.own > 0) {
+    const auto slot = static_cast<std::size_t>(step.index % kInFlight);
+    parts_.backend.copy(parts_.main, op(OpKind::copy), parts_.buffers.masked[slot]->data(),
+                        reinterpret_cast<const std::byte*>(step.batch.masked),
+                        static_cast<std::size_t>(step.tokens.own));
+  }
   const std::size_t token_bytes = static_cast<std::size_t>(shape.copies) * static_cast<std::size_t>(shape.hidden) * 2;
   const auto offset = static_cast<std::size_t>(StepBuffers::pool_offset(step.absolute));
   parts_.backend.copy(parts_.main, op(OpKind::copy), parts_.buffers.hidden->data(),
@@ -150,6 +157,7 @@ void StepProgram::submit_lookup(const StepInput& step, int table, EventId after)
     const std::int64_t grid = backend.lookup(stream, op(OpKind::lookup, layer), args, options_.grid_cap);
     LookupCounts& counts = counts_.lookups[place];
     counts.rows += args.rows();
+    if (args.rows() > counts.rows_per_step_max) counts.largest = args;
     counts.rows_per_step_max = std::max(counts.rows_per_step_max, args.rows());
     counts.tiles_max = std::max(counts.tiles_max, args.tiles());
     counts.grid_max = std::max(counts.grid_max, grid);
@@ -161,6 +169,7 @@ void StepProgram::consume(const StepInput& step, int table) {
   const auto place = static_cast<std::size_t>(table);
   const int layer = layer_of(table);
   const bool late = faulty(step, table, LookupFault::late);
+  close_segment();
   if (options_.submit == plan::Submit::at_consume) {
     // A stream can only wait for what was recorded before, so the lookup is enqueued here, behind its release and ahead
     // of this stream's own wait. On the device it starts when the main stream arrives, however far ahead the host is.
@@ -174,6 +183,7 @@ void StepProgram::consume(const StepInput& step, int table) {
   bring_rows(step, table);
   project(step, table);
   if (late) {
+    close_segment();
     // Behind its own consumer, so that the fault does not depend on how fast the machine is.
     submit_lookup(step, table, staging_free_[place]);
     late_.push_back(lookup_done_[place]);
@@ -261,6 +271,7 @@ void StepProgram::project(const StepInput& step, int table) {
   const auto place = static_cast<std::size_t>(table);
   const int layer = layer_of(table);
   const bool split = shape.tp > 1 && !shape.sequence_parallel;
+  open_segment(step, layer, Piece::wkv);
   log_.mark(parts_.main, EventKind::wkv_start, layer);
   if (step.tokens.window > 0) {
     backend::LinearArgs args;
@@ -273,11 +284,14 @@ void StepProgram::project(const StepInput& step, int table) {
     parts_.backend.linear(parts_.main, op(OpKind::wkv, layer), args);
   }
   log_.mark(parts_.main, EventKind::wkv_done, layer);
+  const bool gathers = split && step.tokens.own > 0;
+  if (shape.rows_in_staging() || gathers) close_segment();
   if (shape.rows_in_staging()) staging_free_[place] = log_.depend_unnamed(parts_.main);
-  if (!split || step.tokens.own == 0) return;
+  if (!gathers) return;
   const std::int64_t piece = shape.kv_part * 2;
   all_gather(*parts_.groups.tp, "tp", "wkv_output", op(OpKind::wkv_gather, layer), EventKind::wkv_gather_start,
              buffers.kv_own->data(), buffers.kv_gathered->data(), step.tokens.own * piece);
+  open_segment(step, layer, Piece::wkv_gathered);
   kernels::SelectArgs select;
   select.src = buffers.kv_gathered->data();
   select.dst = buffers.kv->data();
@@ -294,14 +308,22 @@ void StepProgram::apply_gate(const StepInput& step, int table) {
   const StepShape& shape = parts_.shape;
   const auto place = static_cast<std::size_t>(table);
   const int layer = layer_of(table);
-  if (step.capture) capture(step, table, step.capture->before);
+  if (step.capture) {
+    close_segment();
+    capture(step, table, step.capture->before);
+  } else {
+    open_segment(step, layer, Piece::gate);
+  }
   if (step.tokens.window_valid > 0) {
     kernels::GateArgs args;
     args.hidden = parts_.buffers.hidden->as<Bf16>() + step.tokens.window_first * shape.copies * shape.hidden;
     args.kv = parts_.buffers.kv->as<Bf16>();
     args.q = parts_.weights.q[place]->as<Bf16>();
     args.k = parts_.weights.k[place]->as<Bf16>();
-    args.masked = step.batch.masked + step.tokens.window_first;
+    const std::uint8_t* masked =
+        options_.graphs ? parts_.buffers.masked[static_cast<std::size_t>(step.index % kInFlight)]->as<std::uint8_t>()
+                        : step.batch.masked;
+    args.masked = masked + step.tokens.window_first;
     args.tokens = step.tokens.window_valid;
     args.copies = shape.copies;
     args.dim = shape.hidden;
@@ -331,6 +353,7 @@ void StepProgram::capture(const StepInput& step, int table, const std::vector<Bu
 void StepProgram::backbone(const StepInput& step, int layer) {
   const StepShape& shape = parts_.shape;
   const auto place = static_cast<std::size_t>(layer);
+  open_segment(step, layer, Piece::backbone);
   log_.mark(parts_.main, EventKind::backbone_start, layer);
   if (shape.backbone_n > 0 && step.tokens.padded > 0) {
     const std::int64_t stride = std::int64_t{shape.copies} * shape.hidden;
@@ -347,6 +370,7 @@ void StepProgram::backbone(const StepInput& step, int layer) {
   }
   const std::int64_t message = parts_.groups.ep ? expert_message_bytes(shape, step.tokens.expert) : 0;
   if (message > 0) {
+    close_segment();
     log_.mark(parts_.main, EventKind::expert_start, layer);
     parts_.groups.ep->all_to_all(parts_.main, op(OpKind::expert_exchange, layer), parts_.buffers.expert_send->data(),
                                  parts_.buffers.expert_recv->data(), static_cast<std::size_t>(message));
@@ -354,8 +378,23 @@ void StepProgram::backbone(const StepInput& step, int layer) {
     CollectiveCounts& counts = counts_.collectives[{"expert", "ep", layer}];
     ++counts.calls;
     counts.bytes += message * (shape.ep - 1);
+    open_segment(step, layer, Piece::after_exchange);
   }
   log_.mark(parts_.main, EventKind::backbone_done, layer);
+}
+
+void StepProgram::open_segment(const StepInput& step, int layer, Piece piece) {
+  if (!options_.graphs || segment_open_) return;
+  constexpr int kPieces = 5;
+  segment_open_ = true;
+  parts_.backend.begin_segment(parts_.main, {step.shape, static_cast<std::uint16_t>(step.index % kInFlight),
+                                             static_cast<std::uint16_t>(layer * kPieces + static_cast<int>(piece))});
+}
+
+void StepProgram::close_segment() {
+  if (!segment_open_) return;
+  segment_open_ = false;
+  parts_.backend.end_segment(parts_.main);
 }
 
 void StepProgram::all_gather(backend::Communicator& group, const char* group_name, const char* object, Op op,

@@ -25,6 +25,7 @@ struct StepOptions {
   plan::Streams streams = plan::Streams::fifo;
   plan::Order order = plan::Order::token;
   std::int64_t grid_cap = 1;
+  bool graphs = false;  // prefetch.graph piecewise
   LookupFault fault = LookupFault::none;
   std::int64_t fault_step = 0;
 };
@@ -35,6 +36,7 @@ struct LookupCounts {
   std::int64_t rows_per_step_max = 0;
   std::int64_t tiles_max = 0;
   std::int64_t grid_max = 0;
+  kernels::LookupArgs largest;  // the lookup with the most rows
 };
 struct CollectiveCounts {
   std::int64_t calls = 0;
@@ -76,6 +78,7 @@ struct StepParts {
 struct StepInput {
   std::int64_t index = 0;     // within the slot
   std::int64_t absolute = 0;  // index into the workload
+  std::uint32_t shape = 0;    // equal numbers: equal token counts
   StepTokens tokens;
   SlotBatches::Step batch;
   bool poison = false;               // 0xFF in staging and every gathered buffer first
@@ -110,6 +113,10 @@ class StepProgram {
   void apply_gate(const StepInput& step, int table);
   void capture(const StepInput& step, int table, const std::vector<BufferPtr>& hidden);
   void backbone(const StepInput& step, int layer);
+  // Work of the main stream that a graph may replay. Open segments go on; anything that others wait for closes first.
+  enum class Piece { wkv, wkv_gathered, gate, backbone, after_exchange };
+  void open_segment(const StepInput& step, int layer, Piece piece);
+  void close_segment();
   void all_gather(backend::Communicator& group, const char* group_name, const char* object, backend::Op op,
                   EventKind start, const void* send, void* recv, std::int64_t bytes);
   [[nodiscard]] bool faulty(const StepInput& step, int table, LookupFault kind) const noexcept;
@@ -124,6 +131,7 @@ class StepProgram {
   std::vector<backend::EventId> lookup_done_;   // [tables], of the running step
   std::vector<backend::EventId> staging_free_;  // [tables], after staging's last reader in the step before
   bool first_step_ = true;
+  bool segment_open_ = false;
   std::vector<backend::EventId> late_;  // lookups that nobody waited for
 };
 

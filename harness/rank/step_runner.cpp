@@ -4,9 +4,12 @@
 #include <csignal>
 #include <cstring>
 
+#include <array>
+#include <map>
 #include <optional>
 
 #include "harness/base/error.h"
+#include "harness/base/os.h"
 #include "harness/base/sha256.h"
 #include "harness/rank/step_buffers.h"
 #include "harness/rank/step_check.h"
@@ -85,6 +88,7 @@ struct StepRunner::Impl {
 
   void prepare(const control::RunSlot& slot, const plan::Scenario& arm);
   StepOptions options(const plan::Scenario& arm) const;
+  std::uint32_t shape_number(const StepTokens& tokens);
   void run_steps(const control::RunSlot& slot, StepProgram& program, HiddenCapture* capture);
   void carry_out_fault(std::int64_t step) const;
   void progress(std::int64_t finished) const;
@@ -107,7 +111,8 @@ struct StepRunner::Impl {
   std::shared_ptr<const replay::TokenModel> tokens;
   std::int32_t pad_id = 0;
   std::optional<SlotBatches> batches;
-  std::vector<StepTokens> step_list;  // of the running slot
+  std::vector<StepTokens> step_list;                            // of the running slot
+  std::map<std::array<std::int64_t, 8>, std::uint32_t> shapes;  // of steps, by their token counts
   SlotTotals totals;
 };
 
@@ -117,7 +122,6 @@ void StepRunner::Impl::prepare(const control::RunSlot& slot, const plan::Scenari
   if (slot.steps < 1) fail(Exit::usage, "a slot needs at least one step, found {}", slot.steps);
   if (arm.workload.kind != plan::WorkloadKind::steps)
     fail(Exit::usage, "workload.kind {} is not built yet: use steps", plan::name(arm.workload.kind));
-  if (arm.prefetch.graph != "off") fail(Exit::usage, "prefetch.graph {} is not built yet: use off", arm.prefetch.graph);
   if (!token_spec || !same_tokens(*token_spec, arm.workload.tokens)) {
     tokens = replay::make_token_model(arm.workload.tokens, geometry.model);
     pad_id = replay::read_token_map(arm.workload.tokens.map, geometry.model).pad_compressed();
@@ -145,6 +149,7 @@ void StepRunner::Impl::prepare(const control::RunSlot& slot, const plan::Scenari
   totals.instrument = input.instrument;
   if (!buffers || !limits.fits_in(buffers->limits)) {
     if (buffers) limits.cover(buffers->limits.most);
+    backend.drop_segments();
     buffers.reset();
     buffers.emplace(backend, shape, limits, input.scenario->seed, main);
   }
@@ -152,7 +157,8 @@ void StepRunner::Impl::prepare(const control::RunSlot& slot, const plan::Scenari
   while (prefetch.size() < wanted)
     prefetch.push_back(backend.create_stream(fmt::format("prefetch.{}", prefetch.size())));
   totals.grid_cap = arm.prefetch.grid_cap.programs(backend.device().units);
-  totals.threads = 1 + static_cast<int>(wanted) + backend.device().units;
+  // Streams and units of a GPU are no threads of this machine; the rank's own is.
+  totals.threads = backend.device().units_are_threads ? 1 + static_cast<int>(wanted) + backend.device().units : 1;
 }
 
 StepOptions StepRunner::Impl::options(const plan::Scenario& arm) const {
@@ -161,6 +167,7 @@ StepOptions StepRunner::Impl::options(const plan::Scenario& arm) const {
   options.streams = arm.prefetch.streams;
   options.order = arm.prefetch.order;
   options.grid_cap = totals.grid_cap;
+  options.graphs = arm.prefetch.graph == "piecewise";
   const plan::Fault& fault = input.scenario->fault;
   if (fault.rank == input.rank) {
     if (fault.kind == "skip_lookup") options.fault = LookupFault::skip;
@@ -185,8 +192,16 @@ void StepRunner::Impl::progress(std::int64_t finished) const {
   input.progress->ticks.fetch_add(1, std::memory_order_relaxed);
 }
 
+std::uint32_t StepRunner::Impl::shape_number(const StepTokens& t) {
+  const std::array<std::int64_t, 8> key = {t.own,          t.slot,         t.lookup, t.window,
+                                           t.window_first, t.window_valid, t.padded, t.expert};
+  return shapes.try_emplace(key, static_cast<std::uint32_t>(shapes.size())).first->second;
+}
+
 void StepRunner::Impl::run_steps(const control::RunSlot& slot, StepProgram& program, HiddenCapture* capture) {
   std::vector<EventId> done;
+  const std::optional<std::int64_t> launched_before = backend.launches();
+  const std::int64_t begin_ns = now_ns();
   for (std::int64_t i = 0; i < slot.steps; ++i) {
     if (i >= kInFlight) {
       backend.host_wait(done[static_cast<std::size_t>(i - kInFlight)]);
@@ -196,14 +211,19 @@ void StepRunner::Impl::run_steps(const control::RunSlot& slot, StepProgram& prog
     step.index = i;
     step.absolute = slot.first_step + i;
     step.tokens = step_list[static_cast<std::size_t>(i)];
+    step.shape = shape_number(step.tokens);
     step.batch = batches->step(i);
     const bool last = i + 1 == slot.steps;
     step.poison = last && slot.check;
     step.capture = last ? capture : nullptr;
+    const std::int64_t enqueue_ns = now_ns();
     done.push_back(program.enqueue(step));
+    totals.host_enqueue_ns += now_ns() - enqueue_ns;
     carry_out_fault(i);
   }
   backend.synchronize();
+  totals.wall_ns = now_ns() - begin_ns;
+  if (launched_before) totals.launches = *backend.launches() - *launched_before;
   progress(slot.steps);
 }
 
@@ -292,7 +312,11 @@ SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scena
     for (int table = 0; table < shape.tables; ++table)
       reuse.push_back(count_reuse(geometry, input.layout->ranks[static_cast<std::size_t>(input.rank)].shard,
                                   input.scenario->storage.layout, out.ids, table));
-  result.facts_json = facts_json(shape, geometry, totals, program.counts(), reuse, facts);
+  std::vector<std::optional<backend::LookupResources>> resources;
+  for (const LookupCounts& lookup : program.counts().lookups) {
+    resources.push_back(backend.lookup_resources(lookup.largest, totals.grid_cap));
+  }
+  result.facts_json = facts_json(shape, geometry, totals, program.counts(), reuse, resources, backend.device(), facts);
   return result;
 }
 

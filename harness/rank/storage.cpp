@@ -32,6 +32,8 @@ Sharing sharing_of(const plan::StorageSpec& storage) {
   switch (storage.backing) {
     case plan::Backing::stub:
       return Sharing::none;
+    case plan::Backing::hbm:
+      return Sharing::device;
     case plan::Backing::anon:
       return Sharing::private_;
     case plan::Backing::shm:
@@ -46,7 +48,6 @@ Sharing sharing_of(const plan::StorageSpec& storage) {
     case plan::Backing::shm_thp:
     case plan::Backing::anon_thp:
     case plan::Backing::cuda_host_numa:
-    case plan::Backing::hbm:
       break;
   }
   refuse(storage.backing);
@@ -77,7 +78,7 @@ int TableStorage::create(std::string* path) {
 
 void TableStorage::map(UniqueFd fd) {
   const auto bytes = static_cast<std::size_t>(places_.bytes);
-  if (sharing_ == Sharing::none) return;
+  if (!in_host_memory(sharing_)) return;
   if (sharing_ == Sharing::private_) {
     mapping_ = placement::map_private(bytes);
     return;
@@ -111,26 +112,49 @@ void TableStorage::pretouch(const std::function<void()>& progress) {
 
 void TableStorage::register_with(backend::Backend& backend) {
   if (mapping_) registration_ = backend.register_table(mapping_.data(), mapping_.size());
+  if (sharing_ != Sharing::device) return;
+  backend_ = &backend;
+  device_ = backend.allocate(static_cast<std::size_t>(places_.bytes), backend::MemoryKind::device,
+                             "storage.backing hbm, the tables");
+}
+
+void TableStorage::write_to(std::byte* memory, const std::function<void()>& progress) const {
+  const auto source = make_table_source(scenario_, geometry_);
+  write_tables(*source, geometry_, place_.shard, scenario_.storage.layout, places_, memory, allowed_cpu_count(),
+               progress);
 }
 
 void TableStorage::load(const std::function<void()>& progress) {
-  if (!leader() || !mapping_) return;
-  const auto source = make_table_source(scenario_, geometry_);
-  write_tables(*source, geometry_, place_.shard, scenario_.storage.layout, places_, mapping_.data(),
-               allowed_cpu_count(), progress);
+  if (sharing_ == Sharing::device) return load_device(progress);
+  if (leader() && mapping_) write_to(mapping_.data(), progress);
+}
+
+// Through private memory of this process, which is given back at the end.
+void TableStorage::load_device(const std::function<void()>& progress) {
+  const Mapping scratch = placement::map_private(static_cast<std::size_t>(places_.bytes));
+  write_to(scratch.data(), progress);
+  const backend::StreamId stream = backend_->create_stream("load");
+  constexpr std::size_t kPiece = std::size_t{256} << 20;
+  for (std::size_t done = 0; done < scratch.size(); done += kPiece) {
+    backend_->copy(stream, {backend::OpKind::copy, -1}, device_->data() + done, scratch.data() + done,
+                   std::min(kPiece, scratch.size() - done));
+    backend_->synchronize();
+    if (progress) progress();
+  }
 }
 
 void TableStorage::unmap() noexcept {
-  registration_.reset();
+  unregister();
   mapping_.reset();
   fd_.reset();
 }
 
 std::vector<kernels::TableView> TableStorage::views() const {
   std::vector<kernels::TableView> views;
-  if (!mapping_) return views;
-  if (!registration_) fail(Exit::failure, "tables are not registered");
-  const std::byte* base = registration_->device_address();
+  const bool on_device = sharing_ == Sharing::device;
+  if (!mapping_ && !on_device) return views;
+  if (!registration_ && !device_) fail(Exit::failure, "tables are not registered");
+  const std::byte* base = on_device ? device_->data() : registration_->device_address();
   const bool quantised = geometry_.model.format == engram::RowFormat::e4m3_ue8m0;
   for (std::size_t i = 0; i < places_.layers.size(); ++i) {
     const plan::TablePlace& place = places_.layers[i];
@@ -143,6 +167,7 @@ std::vector<kernels::TableView> TableStorage::views() const {
     view.rows = place_.shard.rows[i].count;
     view.dim = geometry_.model.dim;
     view.block = quantised ? geometry_.model.block : 0;
+    view.in_device_memory = on_device;
     view.format = quantised ? kernels::RowFormat::e4m3_ue8m0 : kernels::RowFormat::bf16;
     views.push_back(view);
   }

@@ -25,7 +25,12 @@ enum class Sharing {
   private_,    // anonymous memory of one rank
   descriptor,  // a descriptor passed by the supervisor
   named,       // policy stock: a name in /dev/shm that every reader opens
+  device,      // hbm: each reader has its own, in its device's memory
 };
+// Whether the tables have pages of this machine's memory, which a policy places and a snapshot finds.
+[[nodiscard]] constexpr bool in_host_memory(Sharing sharing) noexcept {
+  return sharing != Sharing::none && sharing != Sharing::device;
+}
 // Errors: Error(usage) for a combination that is not built (stock on a backing without a name, copies).
 [[nodiscard]] Sharing sharing_of(const plan::StorageSpec& storage);
 
@@ -54,7 +59,10 @@ class TableStorage {
   void register_with(backend::Backend& backend);
   // Leader: writes every byte. `progress` as LoadProgress.
   void load(const std::function<void()>& progress);
-  void unregister() noexcept { registration_.reset(); }
+  void unregister() noexcept {
+    registration_.reset();
+    device_.reset();
+  }
   void unmap() noexcept;
 
   // Of each layer, device addresses. Empty for a stub.
@@ -64,6 +72,9 @@ class TableStorage {
   [[nodiscard]] const UniqueFd& descriptor() const noexcept { return fd_; }  // of a shared backing
 
  private:
+  void write_to(std::byte* memory, const std::function<void()>& progress) const;
+  void load_device(const std::function<void()>& progress);
+
   const plan::Scenario& scenario_;
   const engram::Geometry& geometry_;
   plan::RankPlace place_;
@@ -72,6 +83,8 @@ class TableStorage {
   UniqueFd fd_;
   Mapping mapping_;
   std::unique_ptr<backend::Registration> registration_;  // released before the mapping it covers
+  backend::Backend* backend_ = nullptr;                  // Sharing::device: whose memory the tables lie in
+  std::unique_ptr<backend::Buffer> device_;
 };
 
 // CPUs this process may use: threads for pre-touch and load.

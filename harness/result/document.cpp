@@ -40,6 +40,20 @@ Json failures(const Record& record) {
   return list;
 }
 
+// What a step cost the rank's thread. Waits for earlier steps are left out.
+Json host_work(const RankWork& work) {
+  if (work.steps == 0 || work.wall_ns == 0) return missing("the rank stated no host times");
+  const double enqueue_us = static_cast<double>(work.host_enqueue_ns) / 1000.0;
+  const auto steps = static_cast<double>(work.steps);
+  const bool counted = work.launches && *work.launches > 0;
+  return {{"enqueue_us_per_step", enqueue_us / steps},
+          {"wall_us_per_step", static_cast<double>(work.wall_ns) / 1000.0 / steps},
+          {"launches_per_step",
+           counted ? Json(static_cast<double>(*work.launches) / steps) : missing("launches are counted on GPUs only")},
+          {"enqueue_us_per_launch", counted ? Json(enqueue_us / static_cast<double>(*work.launches))
+                                            : missing("launches are counted on GPUs only")}};
+}
+
 Json rank_work(int rank, const RankWork& work) {
   Json lookups = Json::array();
   for (const auto& [layer, value] : work.lookups) lookups.push_back(value);
@@ -55,6 +69,7 @@ Json rank_work(int rank, const RankWork& work) {
           {"common_slot_tokens", work.common_slot_tokens},
           {"padded_share", padded},
           {"runnable_threads", work.threads},
+          {"host", host_work(work)},
           {"lookups", lookups},
           {"collectives", collectives},
           {"setup_collectives", work.setup_collectives}};
@@ -159,7 +174,12 @@ Json comparisons_section(const Record& record) {
   }
   if (judged.size() < 2 || !record.figures_allowed()) return list;
   const plan::ExperimentSpec& experiment = record.plan->experiment;
-  const bool one = experiment.pairs == 1;
+  std::string reason = experiment.pairs == 1 ? "one_reroll" : "verdicts_not_built";
+  std::string text = experiment.pairs == 1 ? "no verdict: one re-roll" : "no verdict: verdicts are not in this version";
+  if (record.time_sliced()) {
+    reason = "time_sliced";
+    text = "no verdict: ranks share a GPU and take turns";
+  }
   for (std::size_t i = 1; i < judged.size(); ++i) {
     list.push_back({{"factor", experiment.factor},
                     {"arms", {record.arm_name(judged[0]), record.arm_name(judged[i])}},
@@ -167,8 +187,8 @@ Json comparisons_section(const Record& record) {
                     {"pairs", experiment.pairs},
                     {"delta", experiment.delta},
                     {"verdict", nullptr},
-                    {"reason", one ? "one_reroll" : "verdicts_not_built"},
-                    {"text", one ? "no verdict: one re-roll" : "no verdict: verdicts are not in this version"}});
+                    {"reason", reason},
+                    {"text", text}});
   }
   return list;
 }

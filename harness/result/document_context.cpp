@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "collectors/nvml.h"
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
@@ -149,6 +150,13 @@ Json node_memory(const std::vector<collectors::NodeMemory>& nodes) {
   return list;
 }
 
+Json machine_state(const MachineState& state) {
+  const bool read = state.nvml.is_object() && state.nvml.contains("devices");
+  return {{"os", os_state(state.os)},
+          {"nodes", node_memory(state.nodes)},
+          {"devices", read ? state.nvml["devices"] : state.nvml}};
+}
+
 // Who the backing was, in the first re-roll that ran the arm.
 Json backing_identity(const Record& record, std::size_t arm, const plan::BackingPlace& backing) {
   for (const RerollRecord& reroll : record.rerolls) {
@@ -168,7 +176,11 @@ std::string policy_text(const plan::Policy& policy) {
 
 }  // namespace
 
-MachineState read_machine_state() { return {collectors::read_node_memory(), collectors::read_os_state()}; }
+MachineState read_machine_state() {
+  const Json nvml = Json::parse(collectors::nvml_state(), nullptr, false);
+  return {collectors::read_node_memory(), collectors::read_os_state(),
+          nvml.is_discarded() ? missing("NVML's state is not JSON") : nvml};
+}
 
 Json context_section(const Record& record) {
   utsname system{};
@@ -214,9 +226,11 @@ Json effective_section(const Record& record) {
     const plan::RunLayout& layout = record.layouts[a];
     const engram::Geometry& geometry = record.geometries[a];
     const plan::BackendKind backend = rank::resolve_backend(scenario.device.backend);
-    // A GPU has units of its own; the grids it ran are in the arms' work.
-    const bool own_units = backend == plan::BackendKind::cuda;
-    const Json no_units = missing("the device decides; see grid_cap in the arms' work");
+    const Json devices = devices_of(record, a);
+    // A GPU has units of its own, which its ranks state.
+    const bool unknown = backend == plan::BackendKind::cuda && devices.empty();
+    const Json no_units = missing("no rank has stated its device yet");
+    const int units = devices.empty() ? scenario.device.cpu_workers : devices[0].value("units", 0);
     Json ranks = Json::array();
     for (const plan::RankPlace& place : layout.ranks) {
       Json rows = Json::array();
@@ -265,9 +279,9 @@ Json effective_section(const Record& record) {
                     {"edp_groups", layout.edp_groups},
                     {"ep_groups", layout.ep_groups},
                     {"device_backend", plan::name(backend)},
-                    {"grid_cap_programs",
-                     own_units ? no_units : Json(scenario.prefetch.grid_cap.programs(scenario.device.cpu_workers))},
-                    {"device_units", own_units ? no_units : Json(scenario.device.cpu_workers)},
+                    {"grid_cap_programs", unknown ? no_units : Json(scenario.prefetch.grid_cap.programs(units))},
+                    {"device_units", unknown ? no_units : Json(units)},
+                    {"devices", devices},
                     {"wkv_dtype", "bf16"},
                     {"ranks", ranks},
                     {"backings", backings}});
@@ -277,10 +291,6 @@ Json effective_section(const Record& record) {
 
 Json conditions_section(const Record& record) {
   const plan::Scenario& base = record.plan->base;
-  const bool gpu = std::any_of(record.plan->arms.begin(), record.plan->arms.end(), [](const plan::Arm& arm) {
-    return rank::resolve_backend(arm.scenario.device.backend) == plan::BackendKind::cuda;
-  });
-  const std::string no_gpu = gpu ? "not read in this version" : "this run used no GPU";
   utsname system{};
   ::uname(&system);
   std::string shapes;
@@ -305,20 +315,15 @@ Json conditions_section(const Record& record) {
   conditions["graph"] = base.prefetch.graph;
   conditions["kernel"] = fmt::format("{} {}", system.sysname, system.release);
   conditions["machine"] = system.machine;
-  for (const char* key :
-       {"driver", "cuda", "nccl", "gpu_clocks", "throttle_reasons", "link_generation", "link_width", "link_kind"}) {
-    conditions[key] = missing(no_gpu);
-  }
+  add_gpu_conditions(record, conditions);
   conditions["topology_sha256"] =
       record.topology.hwloc_xml.empty() ? missing("hwloc gave no XML") : Json(sha256_text(record.topology.hwloc_xml));
   for (const char* name : {"ipc", "mnt", "cgroup"}) {
     conditions[fmt::format("{}_namespace", name)] =
         text_or_missing(link_of(fmt::format("/proc/self/ns/{}", name).c_str()), "the namespace is not readable");
   }
-  conditions["state_before"] = {{"os", os_state(record.before.os)}, {"nodes", node_memory(record.before.nodes)}};
-  conditions["state_after"] =
-      record.after ? Json({{"os", os_state(record.after->os)}, {"nodes", node_memory(record.after->nodes)}})
-                   : missing("the run has not ended");
+  conditions["state_before"] = machine_state(record.before);
+  conditions["state_after"] = record.after ? machine_state(*record.after) : missing("the run has not ended");
   return conditions;
 }
 

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <set>
 
-#include "harness/backend/cuda/cuda.h"
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/engram/ledger.h"
@@ -20,6 +19,9 @@ constexpr double kLedgerTolerance = 0.01;
 // A node's counters lag behind by up to this many pages a CPU (the kernel adds them up in batches): below it a growth
 // says nothing about a small table.
 constexpr std::int64_t kCounterBatchPages = 125;
+
+// A table without pages of this machine's memory.
+bool off_host(plan::Backing backing) { return backing == plan::Backing::stub || backing == plan::Backing::hbm; }
 
 bool is_private(plan::Backing backing) { return backing == plan::Backing::anon || backing == plan::Backing::anon_thp; }
 
@@ -89,12 +91,14 @@ Json ledger_section(const Record& record) {
     input.layout = scenario.storage.layout;
     input.max_tokens = scenario.workload.max_tokens(scenario.parallel.dp);
     const engram::Ledger ledger = engram::make_ledger(record.geometries[arm], input);
-    const bool stub = scenario.storage.backing == plan::Backing::stub;
+    const bool stub = off_host(scenario.storage.backing);
     std::int64_t expected = 0;
     for (const plan::BackingPlace& backing : layout.backings) expected += backing.bytes;
     if (stub) expected = 0;
     const BackingTotals totals = backing_totals(parse_snapshots(reroll.storage.snapshots, "after_load"));
-    const Json growth = stub ? missing("backing stub holds no table") : node_growth(reroll, scenario);
+    const Json growth =
+        stub ? missing(fmt::format("backing {} holds no table in host memory", plan::name(scenario.storage.backing)))
+             : node_growth(reroll, scenario);
     list.push_back({{"reroll", reroll.plan.index},
                     {"arm", record.arm_name(arm)},
                     {"arms", arm_names(record, reroll)},
@@ -193,7 +197,7 @@ std::optional<Oversubscription> oversubscription(const Record& record) {
 }
 
 std::vector<Warning> derived_warnings(const Record& record) {
-  std::vector<Warning> list;
+  std::vector<Warning> list = device_warnings(record);
   if (record.fault_planted()) {
     list.push_back({"planted_fault", "The scenario plants a fault; no figure of this run is shown.",
                     "Remove the key fault from the scenario.", Json::object()});
@@ -205,17 +209,6 @@ std::vector<Warning> derived_warnings(const Record& record) {
                                 over->threads, over->cpus),
                     "Allow more CPUs, or lower parallel.tp, parallel.dp or device.cpu_workers.",
                     {{"runnable_threads", over->threads}, {"allowed_cpus", over->cpus}}});
-  }
-  if (rank::resolve_backend(record.plan->base.device.backend) == plan::BackendKind::cuda) {
-    const int devices = backend::cuda::probe().devices;
-    const int ranks = record.plan->base.ranks();
-    if (devices > 0 && ranks > devices) {
-      list.push_back(
-          {"time_sliced",
-           fmt::format("{} ranks share {} GPU(s): they take turns, and there is no timing verdict.", ranks, devices),
-           "Run on a machine with a GPU a rank, or lower parallel.tp or parallel.dp.",
-           {{"ranks", ranks}, {"devices", devices}}});
-    }
   }
   if (record.plan->base.device.backend == plan::BackendKind::fake) {
     list.push_back({"virtual_time", "The fake backend scripts its durations; they say nothing about a machine.",

@@ -21,6 +21,7 @@ namespace eb::result {
 struct MachineState {  // at one moment
   std::vector<collectors::NodeMemory> nodes;
   std::map<std::string, collectors::Reading> os;
+  Json nvml;  // collectors::nvml_state()
 };
 [[nodiscard]] MachineState read_machine_state();
 
@@ -54,6 +55,17 @@ struct RankWork {
   std::map<std::string, Json> collectives;  // by object, group and layer
   Json setup_collectives = Json::array();   // of the last slot
   int threads = 0;
+  std::int64_t host_enqueue_ns = 0;
+  std::int64_t wall_ns = 0;
+  std::optional<std::int64_t> launches;
+};
+
+// The devices after a block, while its ranks still hold them.
+struct GateRecord {
+  int reroll = 0;
+  int block = 0;
+  Json devices = Json::array();     // those that the ranks use
+  std::vector<std::string> failed;  // what was not as it must be, in words
 };
 
 struct CheckRecord {  // of one checked slot, over its ranks
@@ -87,6 +99,9 @@ struct Record {
   std::vector<measure::WarmUp> warm_ups;
   std::vector<RerollRecord> rerolls;
   std::vector<std::map<int, RankWork>> work;  // [arm][rank]
+  std::vector<std::map<int, Json>> devices;   // [arm][rank], as the ranks report them
+  std::vector<GateRecord> gates;
+  Json pcie_samples = Json::array();
   std::map<std::size_t, bool> replicas_uncoupled;
   std::vector<CheckRecord> checks;
   std::vector<Warning> warnings;
@@ -96,6 +111,9 @@ struct Record {
   // False where a check failed or a fault was planted: then no figure of performance may be shown.
   [[nodiscard]] bool figures_allowed() const;
   [[nodiscard]] bool fault_planted() const;
+  // A rank's kernels took turns with another's on one device: no time says anything.
+  [[nodiscard]] bool time_sliced() const;
+  [[nodiscard]] bool uses_gpu() const;
   [[nodiscard]] const std::string& arm_name(std::size_t arm) const { return plan->arms[arm].name; }
 };
 
@@ -105,6 +123,13 @@ struct Record {
 [[nodiscard]] Json topology_section(const placement::Topology& topology);
 [[nodiscard]] Json effective_section(const Record& record);
 [[nodiscard]] Json conditions_section(const Record& record);
+// Devices that the ranks of an arm reported; empty before its first slot.
+[[nodiscard]] Json devices_of(const Record& record, std::size_t arm);
+// The keys of `conditions` that speak of GPUs: driver, cuda, nccl, clocks, link, gates, PCIe throughput.
+void add_gpu_conditions(const Record& record, Json& conditions);
+// The NVML state after a block, judged against the first of the run.
+[[nodiscard]] GateRecord judge_gates(const Record& record, int reroll, int block, const Json& nvml);
+[[nodiscard]] std::vector<Warning> device_warnings(const Record& record);
 [[nodiscard]] Json ledger_section(const Record& record);
 [[nodiscard]] Json placement_section(const Record& record);
 [[nodiscard]] Json startup_section(const Record& record);

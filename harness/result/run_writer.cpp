@@ -91,6 +91,7 @@ RunWriter::RunWriter(RunFolder& folder, const RunInput& input) : folder_(folder)
   record_.started_utc = utc_now();
   record_.before = read_machine_state();
   record_.work.resize(input.plan->arms.size());
+  record_.devices.resize(input.plan->arms.size());
   std::size_t replicas = 0;
   std::size_t ranks = 0;
   for (std::size_t a = 0; a < record_.layouts.size(); ++a) {
@@ -147,11 +148,21 @@ void RunWriter::reroll_ready(const measure::RerollPlan& reroll, const supervise:
 void RunWriter::slot_starting(const measure::SlotInfo& slot) {
   during_ = fmt::format("re-roll {}: slot {} ({}, arm {})", slot.reroll, slot.slot, measure::name(slot.plan.kind),
                         record_.arm_name(slot.plan.arm));
+  if (slot.plan.kind == measure::SlotKind::warm_up && record_.uses_gpu()) pcie_.start();
 }
 
 void RunWriter::slot_done(const measure::SlotInfo& slot, const std::vector<supervise::SlotReport>& reports,
                           const std::vector<measure::StepValues>& values) {
   record_.slots.push_back(slot);
+  pcie_.stop();
+  if (slot.plan.kind == measure::SlotKind::warm_up) {
+    for (const collectors::PcieSampler::Sample& one : pcie_.samples()) {
+      record_.pcie_samples.push_back({{"slot", slot.slot},
+                                      {"uuid", one.uuid},
+                                      {"sent_bytes_per_s", one.sent_bytes_per_s},
+                                      {"received_bytes_per_s", one.received_bytes_per_s}});
+    }
+  }
   const bool timed = slot.plan.kind == measure::SlotKind::timed;
   std::vector<Json> facts(reports.size());
   for (std::size_t i = 0; i < reports.size(); ++i) {
@@ -160,6 +171,9 @@ void RunWriter::slot_done(const measure::SlotInfo& slot, const std::vector<super
       fail(Exit::failure, "rank {}: the facts of slot {} are not JSON", reports[i].rank, slot.slot);
     if (facts[i].contains("replicas_uncoupled")) {
       record_.replicas_uncoupled[slot.plan.arm] = facts[i]["replicas_uncoupled"].get<bool>();
+    }
+    if (const Json device = facts[i].value("device", Json()); device.is_object()) {
+      record_.devices[slot.plan.arm][reports[i].rank] = device;
     }
     if (!timed) continue;
     add_work(slot, reports[i].rank, facts[i]);
@@ -189,6 +203,12 @@ void RunWriter::add_work(const measure::SlotInfo& slot, int rank, const Json& fa
   work.own_tokens += facts.value("own_tokens", std::int64_t{0});
   work.common_slot_tokens += facts.value("common_slot_tokens", std::int64_t{0});
   work.threads = std::max(work.threads, facts.value("threads", 0));
+  const Json host = facts.value("host", Json::object());
+  work.host_enqueue_ns += host.value("enqueue_ns", std::int64_t{0});
+  work.wall_ns += host.value("wall_ns", std::int64_t{0});
+  if (const Json launches = host.value("launches", Json()); launches.is_number()) {
+    work.launches = work.launches.value_or(0) + launches.get<std::int64_t>();
+  }
   for (const Json& one : facts.value("lookups", Json::array())) add_counts(work.lookups[one.value("layer", -1)], one);
   for (const Json& one : facts.value("collectives", Json::array())) {
     add_counts(work.collectives[fmt::format("{}/{}/{:05}", one.value("object", ""), one.value("group", ""),
@@ -267,6 +287,10 @@ void RunWriter::flush_block(int reroll, int block) {
 void RunWriter::block_done(const measure::RerollPlan& reroll, int block) {
   during_ = fmt::format("re-roll {}: writing block {}", reroll.index, block);
   flush_block(reroll.index, block);
+  if (record_.uses_gpu()) {
+    const Json nvml = Json::parse(collectors::nvml_state(), nullptr, false);
+    record_.gates.push_back(judge_gates(record_, reroll.index, block, nvml));
+  }
   log(fmt::format("re-roll {}: block {} done", reroll.index, block));
   write_result(false);
 }
@@ -297,7 +321,7 @@ void RunWriter::write_snapshots(const RerollRecord& reroll) {
 void RunWriter::require_placement(const RerollRecord& reroll, const std::string& label) const {
   const std::size_t arm = reroll.plan.allocated_for;
   const plan::StorageSpec& storage = record_.plan->arms[arm].scenario.storage;
-  if (storage.backing == plan::Backing::stub) return;
+  if (storage.backing == plan::Backing::stub || storage.backing == plan::Backing::hbm) return;
   const placement::EffectivePolicy policy = placement::resolve(storage.policy, record_.topology);
   const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, label);
   if (ranks.empty()) return;

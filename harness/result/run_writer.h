@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "collectors/nvml.h"
 #include "harness/base/error.h"
 #include "harness/measure/experiment.h"
 #include "harness/result/folder.h"
@@ -68,6 +69,7 @@ class RunWriter final : public measure::Observer {
   std::string during_ = "start";
   std::string result_text_;
   std::size_t snapshots_written_ = 0;  // of the running re-roll
+  collectors::PcieSampler pcie_;       // runs during warm-ups, whose times are no figures
 };
 
 }  // namespace eb::result

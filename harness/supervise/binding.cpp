@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "harness/base/error.h"
+#include "harness/rank/backend_factory.h"
 
 namespace eb::supervise {
 
@@ -52,19 +53,21 @@ std::vector<int> allowed_of(const placement::NumaNode& node, const placement::To
 }  // namespace
 
 std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::RunLayout& layout,
-                                    const placement::Topology& topology) {
-  const std::vector<int> devices = device_nodes(topology);
+                                    const placement::Topology& topology, const std::vector<int>& gpu_nodes) {
+  const bool gpus = !gpu_nodes.empty();
+  const std::vector<int> devices = gpus ? gpu_nodes : device_nodes(topology);
   const std::size_t ranks = layout.ranks.size();
   std::vector<RankBinding> bindings(ranks);
   for (std::size_t r = 0; r < ranks && !devices.empty(); ++r) {
-    std::size_t device = r * devices.size() / ranks;
+    std::size_t device = gpus ? r % devices.size() : r * devices.size() / ranks;
     if (!scenario.device.rank_devices.empty()) {
       device = static_cast<std::size_t>(scenario.device.rank_devices.at(r));
       if (device >= devices.size()) {
-        fail(Exit::skipped, "device.rank_map: rank {} wants device {}; the CPU backend has {} here, one a NUMA node", r,
-             device, devices.size());
+        fail(Exit::skipped, "device.rank_map: rank {} wants device {}; {} here, counted from 0", r, device,
+             gpus ? fmt::format("there are {} GPUs", devices.size())
+                  : fmt::format("the CPU backend has {}, one a NUMA node,", devices.size()));
       }
-    } else if (scenario.device.rank_map == "shard-near") {
+    } else if (!gpus && scenario.device.rank_map == "shard-near") {
       device = static_cast<std::size_t>(layout.ranks[r].tp_rank) * devices.size() /
                static_cast<std::size_t>(scenario.parallel.tp);
     }
@@ -75,6 +78,11 @@ std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::
   const std::vector<int> listed = text == "device-local" ? std::vector<int>{} : node_list(text);
   for (std::size_t r = 0; r < ranks; ++r) {
     const int id = listed.empty() ? bindings[r].numa_node : listed[r % listed.size()];
+    if (id < 0) {
+      fail(Exit::failure,
+           "storage.bind_ranks device-local: the system states no NUMA node for the device of rank {}; name the nodes",
+           r);
+    }
     const placement::NumaNode* node = topology.node(id);
     if (node == nullptr) fail(Exit::skipped, "storage.bind_ranks {}: this machine has no NUMA node {}", text, id);
     bindings[r].cpus = allowed_of(*node, topology);
@@ -84,6 +92,11 @@ std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::
     bindings[r].memory_nodes = {id};
   }
   return bindings;
+}
+
+std::vector<int> gpu_nodes_of(const plan::Scenario& scenario) {
+  const bool cuda = rank::resolve_backend(scenario.device.backend) == plan::BackendKind::cuda;
+  return cuda ? rank::cuda_device_nodes() : std::vector<int>{};
 }
 
 }  // namespace eb::supervise

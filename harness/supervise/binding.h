@@ -17,9 +17,15 @@ struct RankBinding {
 
 // One a rank. The nodes that this process may use and that have CPUs are the devices of the CPU backend; `default`
 // deals the ranks out over them in contiguous, equal parts, a list names one a rank, shard-near puts the readers of one
-// TP shard on one node. bind_ranks: none, device-local, or a list of nodes taken in turn; binds CPUs and memory, as
-// numactl --cpunodebind --membind does. Errors: Error(skipped) for a node that this machine lacks.
+// TP shard on one node. With `gpu_nodes` (the NUMA node of each CUDA device, -1: not stated) the devices are these: a
+// list names one a rank, else they are taken in turn. bind_ranks: none, device-local, or a list of nodes taken in turn;
+// binds CPUs and memory, as numactl --cpunodebind --membind does. Errors: Error(skipped) for a node or device that this
+// machine lacks; Error(failure) for device-local where a device's node is not stated.
 [[nodiscard]] std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::RunLayout& layout,
-                                                  const placement::Topology& topology);
+                                                  const placement::Topology& topology,
+                                                  const std::vector<int>& gpu_nodes = {});
+
+// `gpu_nodes` of a scenario: empty where it does not run on CUDA.
+[[nodiscard]] std::vector<int> gpu_nodes_of(const plan::Scenario& scenario);
 
 }  // namespace eb::supervise

@@ -4,6 +4,7 @@
 
 #include "harness/base/error.h"
 #include "harness/engram/ledger.h"
+#include "harness/rank/backend_factory.h"
 
 namespace eb::supervise {
 
@@ -13,6 +14,9 @@ namespace {
 // docs/design/002-processes.md.
 constexpr std::int64_t kProcessBytes = 32LL << 20;
 constexpr std::int64_t kWeightElementBytes = 4;  // the CPU's matrices are float32
+// A GPU's weights and buffers lie in its own memory. The host makes one matrix at a time; CUDA's and the libraries' own
+// memory of a process is about this much.
+constexpr std::int64_t kCudaProcessBytes = 1LL << 30;
 constexpr std::int64_t kBf16Bytes = 2;
 
 std::int64_t weights_of_rank(const plan::Scenario& scenario, const engram::Geometry& geometry) {
@@ -67,7 +71,15 @@ MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLa
   estimate.buffer_bytes = ranks * buffers_of_rank(scenario, layout, geometry);
   estimate.process_bytes = ranks * kProcessBytes;
   placement::MemoryNeed& need = estimate.need;
-  const bool anonymous = scenario.storage.backing == plan::Backing::anon;
+  if (rank::resolve_backend(scenario.device.backend) == plan::BackendKind::cuda) {
+    const auto layers = std::max(1, scenario.model.backbone.layers);
+    estimate.weight_bytes /= layers;
+    estimate.buffer_bytes = 0;
+    estimate.process_bytes = ranks * kCudaProcessBytes;
+  }
+  // hbm: while the tables are made, before they go to the device.
+  const bool anonymous =
+      scenario.storage.backing == plan::Backing::anon || scenario.storage.backing == plan::Backing::hbm;
   (anonymous ? need.private_bytes : need.shared_bytes) += estimate.table_bytes;
   if (scenario.storage.backing == plan::Backing::shm) need.shm_file_bytes = estimate.table_bytes;
   if (scenario.storage.policy.kind == plan::PolicyKind::bind) need.bind_nodes = scenario.storage.policy.nodes;

@@ -44,19 +44,28 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
   check([&] {
     const std::string missing = rank::missing_backend(scenario.device.backend);
     if (!missing.empty()) throw Error(Exit::skipped, missing);
+    // A plan refuses these on the CPU by name; here `auto` has come to it.
+    if (rank::resolve_backend(scenario.device.backend) != plan::BackendKind::cpu) return;
+    if (scenario.storage.backing == plan::Backing::hbm) {
+      fail(Exit::skipped, "storage.backing hbm needs a GPU, and device.backend auto finds none here");
+    }
+    if (scenario.prefetch.graph != "off") {
+      fail(Exit::skipped, "prefetch.graph {} needs a GPU, and device.backend auto finds none here",
+           scenario.prefetch.graph);
+    }
   });
   // Empty token files and ids out of the vocabulary: said once, not by every rank.
   check([&] { static_cast<void>(replay::make_token_model(scenario.workload.tokens, scenario.model.base)); });
   rank::Sharing sharing = rank::Sharing::none;
   check([&] { sharing = rank::sharing_of(scenario.storage); });
-  if (sharing != rank::Sharing::none) {
+  if (rank::in_host_memory(sharing)) {
     check([&] { static_cast<void>(placement::resolve(scenario.storage.policy, topology)); });
   }
   if (scenario.storage.backing == plan::Backing::shm) check(check_shm_folder);
   check([&] {
     const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
     const plan::RunLayout layout = plan::make_layout(scenario, geometry);
-    static_cast<void>(bind_ranks(scenario, layout, topology));
+    static_cast<void>(bind_ranks(scenario, layout, topology, gpu_nodes_of(scenario)));
     const std::size_t arena = backend::arena_bytes(rank::run_groups(layout));
     require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena)),
                    placement::read_memory_limits());

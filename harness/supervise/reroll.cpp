@@ -112,8 +112,8 @@ void Reroll::Impl::start() {
   sharing = rank::sharing_of(scenario.storage);
   geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
   const placement::Topology topology = placement::read_topology(placement::Devices::skip);
-  if (sharing != rank::Sharing::none) static_cast<void>(placement::resolve(scenario.storage.policy, topology));
-  bindings = bind_ranks(scenario, layout, topology);
+  if (rank::in_host_memory(sharing)) static_cast<void>(placement::resolve(scenario.storage.policy, topology));
+  bindings = bind_ranks(scenario, layout, topology, gpu_nodes_of(scenario));
   const auto groups = rank::run_groups(layout);
   arena_bytes = backend::arena_bytes(groups);
   require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena_bytes)),
@@ -163,7 +163,7 @@ void Reroll::Impl::run(Stage stage, const std::vector<int>& ranks) {
 }
 
 void Reroll::Impl::snapshot(const std::string& label) {
-  if (sharing == rank::Sharing::none) return;  // nothing is mapped
+  if (!rank::in_host_memory(sharing)) return;  // nothing is mapped
   const std::vector<int> ranks = all_ranks(layout);
   for (const int rank : ranks) crew->send(rank, control::Snapshot{label});
   std::vector<SnapshotReport> found;

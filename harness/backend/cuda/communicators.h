@@ -23,5 +23,7 @@ using Failed = std::function<void(const std::string&)>;
 // NCCL over the group, NVLink multicast off. The unique id travels through the channel. Errors: Error(failure):
 // libnccl.so.2 does not load; what NCCL says.
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl(cpu::Channel& channel, StreamOf stream);
+// "2.27.3". Errors: as make_nccl.
+[[nodiscard]] std::string nccl_version();
 
 }  // namespace eb::backend::cuda

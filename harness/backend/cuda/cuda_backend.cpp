@@ -12,22 +12,40 @@
 #include "harness/backend/cuda/events.h"
 #include "harness/backend/cuda/linear.h"
 #include "harness/backend/cuda/memory.h"
+#include "harness/backend/cuda/segments.h"
 #include "kernels/cuda.h"
 
 namespace eb::backend::cuda {
 
 namespace {
 
-// NUMA node of a device, from sysfs; -1 where the system does not say.
-int device_numa_node(int device) {
+// "0000:18:00.0", in the form that sysfs has; empty where the runtime does not say.
+std::string device_bus_id(int device) {
   char bus_id[32] = {};
-  if (cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != cudaSuccess) return -1;
+  if (cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != cudaSuccess) return "";
   std::string id = bus_id;
   std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  std::ifstream file("/sys/bus/pci/devices/" + id + "/numa_node");
+  return id;
+}
+
+// NUMA node of a device, from sysfs; -1 where the system does not say.
+int device_numa_node(int device) {
+  std::ifstream file("/sys/bus/pci/devices/" + device_bus_id(device) + "/numa_node");
   int node = -1;
   file >> node;
   return file ? node : -1;
+}
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+// As nvidia-smi writes it.
+std::string uuid_text(const std::array<char, 16>& bytes) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(bytes[i]));
+  }
+  return text;
 }
 
 // What host functions of streams failed with; surfaces at the next wait of the host. Thread-safe.
@@ -58,12 +76,21 @@ class CudaBackend final : public Backend {
     device_.units = properties.multiProcessorCount;
     device_.numa_node = device_numa_node(options.device);
     device_.clock_error_ns = events_.base_error_ns();
+    device_.units_are_threads = false;
     std::copy_n(properties.uuid.bytes, uuid_.size(), uuid_.begin());
+    device_.uuid = uuid_text(uuid_);
+    device_.bus_id = device_bus_id(options.device);
+    device_.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
+    int version = 0;
+    if (cudaDriverGetVersion(&version) == cudaSuccess) device_.cuda_driver = version_text(version);
+    if (cudaRuntimeGetVersion(&version) == cudaSuccess) device_.cuda_runtime = version_text(version);
+    unit_threads_ = properties.maxThreadsPerMultiProcessor;
   }
   ~CudaBackend() override {
     stopped_ = true;
     groups_.interrupt();
     ignore(cudaDeviceSynchronize());
+    segments_.drop();
     for (void* scratch : scratch_) ignore(cudaFree(scratch));
   }
   CudaBackend(const CudaBackend&) = delete;
@@ -99,6 +126,7 @@ class CudaBackend final : public Backend {
     const bool shared = std::adjacent_find(devices.begin(), devices.end()) != devices.end();
     if (channel.members() > 1 && !shared) {
 #ifdef ENGRAM_BENCH_NCCL
+      device_.nccl = nccl_version();
       return make_nccl(channel, of);
 #else
       fail(Exit::failure, "group {}: this build has no NCCL (-Dnccl), which collectives between GPUs need", group.name);
@@ -112,10 +140,17 @@ class CudaBackend final : public Backend {
   [[nodiscard]] EventId new_event() override { return events_.take(); }
   void reset_events() override {
     events_.reset();
-    device_.clock_error_ns = events_.base_error_ns();
+    device_.clock_error_ns = std::max(device_.clock_error_ns, events_.base_error_ns());
   }
-  void record(StreamId stream, EventId event) override { events_.record(event, at(stream)); }
+  void record(StreamId stream, EventId event) override {
+    if (segments_.open_on(stream)) {
+      segments_.record(event);
+    } else {
+      events_.record(event, at(stream));
+    }
+  }
   void wait(StreamId stream, EventId event) override {
+    if (segments_.open_on(stream)) fail(Exit::failure, "a stream waits for event {} inside a segment", event);
     if (!events_.recorded(event)) fail(Exit::failure, "a stream waits for event {}, which was not recorded", event);
     check(cudaStreamWaitEvent(at(stream), events_.at(event), 0), "cudaStreamWaitEvent");
   }
@@ -130,21 +165,27 @@ class CudaBackend final : public Backend {
   [[nodiscard]] EventTimes times(EventId event) const override { return events_.times(event); }
 
   void hash(StreamId stream, Op op, const kernels::HashArgs& args) override {
+    if (!segments_.enqueue(stream, op.kind, args.context, args.position, args.ids, args.tokens)) return;
     launched(kernels::hash_cuda(args, at(stream)), op);
   }
   void sort_rows(StreamId stream, Op op, const kernels::LookupArgs& args, std::int32_t* order) override {
+    no_segment(stream, op);
     const std::size_t bytes = kernels::sort_rows_scratch_bytes(args.rows());
     launched(kernels::sort_rows_cuda(args, order, scratch(stream, bytes), bytes, at(stream)), op);
   }
   std::int64_t lookup(StreamId stream, Op op, const kernels::LookupArgs& args, std::int64_t grid_cap) override {
+    no_segment(stream, op);
     std::int64_t grid = 0;
     launched(kernels::lookup_cuda(args, grid_cap, at(stream), &grid), op);
     return grid;
   }
   void select(StreamId stream, Op op, const kernels::SelectArgs& args) override {
+    if (!segments_.enqueue(stream, op.kind, args.src, args.dst, args.tokens, args.first_token, args.valid_tokens))
+      return;
     launched(kernels::select_cuda(args, at(stream)), op);
   }
   void gate(StreamId stream, Op op, const kernels::GateArgs& args) override {
+    if (!segments_.enqueue(stream, op.kind, args.hidden, args.kv, args.q, args.k, args.masked, args.tokens)) return;
     launched(kernels::gate_cuda(args, at(stream)), op);
   }
   void linear(StreamId stream, Op op, const LinearArgs& args) override {
@@ -152,25 +193,51 @@ class CudaBackend final : public Backend {
       fail(Exit::failure, "{}: products run on one stream, which owns their workspace", cpu::op_text(op));
     }
     linear_stream_ = stream;
+    if (!segments_.enqueue(stream, op.kind, args.x, args.w, args.y, args.m, args.ldx, args.ldy,
+                           args.accumulate_scale)) {
+      return;
+    }
+    ++launches_;
     linear_.run(args, at(stream));
   }
   void copy(StreamId stream, Op op, std::byte* dst, const std::byte* src, std::size_t bytes) override {
+    if (!segments_.enqueue(stream, op.kind, dst, src, bytes)) return;
     launched(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, at(stream)), op);
   }
   void fill(StreamId stream, Op op, std::byte* dst, std::uint8_t value, std::size_t bytes) override {
+    if (!segments_.enqueue(stream, op.kind, dst, static_cast<int>(value), bytes)) return;
     launched(cudaMemsetAsync(dst, value, bytes, at(stream)), op);
   }
   void busy(StreamId stream, Op op, std::int64_t duration_ns) override {
+    if (!segments_.enqueue(stream, op.kind, duration_ns)) return;
     launched(kernels::busy_cuda(duration_ns, at(stream)), op);
   }
+
+  [[nodiscard]] std::optional<LookupResources> lookup_resources(const kernels::LookupArgs& args,
+                                                                std::int64_t grid_cap) override {
+    if (args.rows() == 0) return std::nullopt;
+    kernels::LookupOccupancy found;
+    check(kernels::lookup_occupancy(args, grid_cap, &found), "occupancy of the lookup kernel");
+    return LookupResources{found.threads, found.registers, found.blocks_per_sm, unit_threads_};
+  }
+  void begin_segment(StreamId stream, const Segment& segment) override { segments_.begin(stream, at(stream), segment); }
+  void end_segment(StreamId stream) override {
+    if (segments_.end(stream)) ++launches_;
+  }
+  void drop_segments() override { segments_.drop(); }
+  [[nodiscard]] std::optional<std::int64_t> launches() const override { return launches_; }
 
  private:
   [[nodiscard]] cudaStream_t at(StreamId stream) const {
     if (stream >= streams_.size()) fail(Exit::failure, "stream {} does not exist", stream);
     return streams_[stream]->get();
   }
-  static void launched(cudaError_t error, Op op) {
+  void launched(cudaError_t error, Op op) {
+    ++launches_;
     if (error != cudaSuccess) fail_cuda(error, cpu::op_text(op));
+  }
+  void no_segment(StreamId stream, Op op) const {
+    if (segments_.open_on(stream)) fail(Exit::failure, "{} inside a segment: lookups stay outside", cpu::op_text(op));
   }
   // Of one stream, so that its users are in order. Grows outside of timed slots: warm-up runs the same shapes.
   std::byte* scratch(StreamId stream, std::size_t bytes) {
@@ -189,6 +256,9 @@ class CudaBackend final : public Backend {
   cpu::Groups groups_;
   LateFailure late_;
   EventPool events_;
+  Segments segments_{events_};
+  std::int64_t launches_ = 0;
+  int unit_threads_ = 0;
   Linear linear_;
   std::optional<StreamId> linear_stream_;
   std::vector<std::unique_ptr<OwnedStream>> streams_;
@@ -206,7 +276,12 @@ extern "C" {
 
 void engram_bench_cuda_probe(eb::backend::cuda::Probe* result) {
   const cudaError_t error = cudaGetDeviceCount(&result->devices);
-  if (error == cudaSuccess && result->devices > 0) return;
+  if (error == cudaSuccess && result->devices > 0) {
+    for (int i = 0; i < result->devices; ++i) {
+      result->numa_nodes.push_back(eb::backend::cuda::device_numa_node(i));
+    }
+    return;
+  }
   result->devices = 0;
   int driver = 0;
   int runtime = 0;

@@ -47,6 +47,10 @@ void EventPool::record(EventId event, cudaStream_t stream) {
   check(cudaEventRecord(handle, stream), "cudaEventRecord");
 }
 
+void EventPool::capture(EventId event, cudaStream_t stream) const {
+  check(cudaEventRecordWithFlags(at(event), stream, cudaEventRecordExternal), "cudaEventRecordWithFlags");
+}
+
 EventTimes EventPool::times(EventId event) const {
   const cudaEvent_t handle = at(event);
   if (entries_[event].enqueue_ns == 0) fail(Exit::failure, "event {} was not recorded", event);

@@ -19,6 +19,10 @@ class EventPool {
   // Gives all back and finds a new base. Everything must be synchronised.
   void reset();
   void record(EventId event, cudaStream_t stream);
+  // Into a graph that is being captured: each of its launches records the event then set in its node.
+  void capture(EventId event, cudaStream_t stream) const;
+  // The event is recorded by a graph that is launched now.
+  void launched(EventId event, std::int64_t now) { entries_.at(event).enqueue_ns = now; }
   [[nodiscard]] cudaEvent_t at(EventId event) const;
   [[nodiscard]] bool recorded(EventId event) const { return event < taken_ && entries_[event].enqueue_ns != 0; }
   [[nodiscard]] EventTimes times(EventId event) const;

@@ -13,6 +13,7 @@ namespace {
 
 // NCCL is loaded when a group needs it: one GPU works without it.
 struct Nccl {
+  decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRank) comm_init_rank = nullptr;
   decltype(&ncclCommDestroy) comm_destroy = nullptr;
@@ -37,6 +38,7 @@ const Nccl& nccl() {
     void* handle = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) fail(Exit::failure, "collectives between GPUs need NCCL: {}", ::dlerror());
     Nccl api;
+    resolve(handle, "ncclGetVersion", api.get_version);
     resolve(handle, "ncclGetUniqueId", api.get_unique_id);
     resolve(handle, "ncclCommInitRank", api.comm_init_rank);
     resolve(handle, "ncclCommDestroy", api.comm_destroy);
@@ -96,6 +98,12 @@ class NcclGroup final : public Communicator {
 };
 
 }  // namespace
+
+std::string nccl_version() {
+  int version = 0;
+  check_nccl(nccl().get_version(&version), "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
 
 std::unique_ptr<Communicator> make_nccl(cpu::Channel& channel, StreamOf stream) {
   return std::make_unique<NcclGroup>(channel, std::move(stream));
