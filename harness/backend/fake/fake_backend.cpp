@@ -29,6 +29,7 @@ struct VirtualStream {
 struct VirtualEvent {
   EventTimes times;
   bool recorded = false;
+  bool in_segment = false;  // a graph would record it: nobody may wait for it
   std::uint32_t node = kNone;
 };
 
@@ -120,6 +121,7 @@ class Device final : public FakeBackend {
     run(stream, op, [args, order] { kernels::sort_rows(args, order); });
   }
   std::int64_t lookup(StreamId stream, Op op, const kernels::LookupArgs& args, std::int64_t grid_cap) override {
+    outside_segment(stream, cpu::op_text(op));
     if (grid_cap < 1) fail(Exit::failure, "{}: a grid cap of {}; at least 1 is needed", cpu::op_text(op), grid_cap);
     run(stream, op, [args] {
       if (args.tiles() > 0) kernels::lookup_program(args, 0, 1);
@@ -151,6 +153,17 @@ class Device final : public FakeBackend {
         stream, op, [] {}, duration_ns);
   }
 
+  // Work runs as it comes; the rules of a segment are kept all the same.
+  void begin_segment(StreamId stream, const Segment& segment) override {
+    if (segment_) fail(Exit::failure, "segment {} begins inside segment {}", segment.piece, segment_->piece);
+    segment_ = segment;
+    segment_stream_ = stream;
+  }
+  void end_segment(StreamId stream) override {
+    if (!segment_ || stream != segment_stream_) fail(Exit::failure, "a segment ends that did not begin");
+    segment_.reset();
+  }
+
   [[nodiscard]] const DependencyGraph& graph() const noexcept override { return graph_; }
   void clear_graph() override;
   [[nodiscard]] std::int64_t host_now_ns() const noexcept override { return host_ns_; }
@@ -163,6 +176,9 @@ class Device final : public FakeBackend {
  private:
   using Work = std::function<void()>;
 
+  void outside_segment(StreamId stream, const std::string& what) const {
+    if (segment_ && stream == segment_stream_) fail(Exit::failure, "{} inside segment {}", what, segment_->piece);
+  }
   [[nodiscard]] VirtualStream& at(StreamId stream) {
     if (stream >= streams_.size()) {
       fail(Exit::failure, "stream {} was asked for; there are {}", stream, streams_.size());
@@ -173,6 +189,7 @@ class Device final : public FakeBackend {
     if (event >= events_.size() || !events_[event].recorded) {
       fail(Exit::failure, "a wait for event {}, which was never recorded", event);
     }
+    if (events_[event].in_segment) fail(Exit::failure, "a wait for event {}, which a segment records", event);
     return events_[event];
   }
 
@@ -202,6 +219,8 @@ class Device final : public FakeBackend {
   std::optional<std::string> failure_;
   DependencyGraph graph_;
   std::uint32_t host_node_ = kNone;  // last host wait
+  std::optional<Segment> segment_;   // open
+  StreamId segment_stream_ = 0;
 };
 
 class FakeCommunicator final : public Communicator {
@@ -239,6 +258,7 @@ void Device::record(StreamId stream, EventId event) {
   if (slot.recorded) fail(Exit::failure, "event {} was recorded twice since the last reset; take a new one", event);
   host_ns_ += script_.host_cost_ns;
   slot.recorded = true;
+  slot.in_segment = segment_ && stream == segment_stream_;
   slot.times = {host_ns_, std::max(on.free_ns, host_ns_)};
   if (GraphNode* node = add_node(Kind::record, stream)) {
     node->event = event;
@@ -248,6 +268,7 @@ void Device::record(StreamId stream, EventId event) {
 }
 
 void Device::wait(StreamId stream, EventId event) {
+  outside_segment(stream, "a wait");
   VirtualStream& on = at(stream);
   const VirtualEvent& slot = recorded(event);
   host_ns_ += script_.host_cost_ns;
@@ -340,6 +361,7 @@ void Device::run(StreamId stream, Op op, const Work& work, std::optional<std::in
 }
 
 void Device::collective(StreamId stream, Op op, std::byte* recv, std::size_t recv_bytes, const Exchange& exchange) {
+  outside_segment(stream, cpu::op_text(op));
   VirtualStream& on = at(stream);
   host_ns_ += script_.host_cost_ns;
   const std::int64_t start_ns = std::max(on.free_ns, host_ns_);

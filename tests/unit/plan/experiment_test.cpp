@@ -85,7 +85,11 @@ TEST(Experiment, BoundsAreControlsOnly) {
   EXPECT_THAT(error_of(experiment("storage.backing", R"({"A": "shm", "B": "stub"})")), HasSubstr("is a bound"));
   const Plan plan = plan_of({{"experiment.controls.none.storage.backing", "stub"}});
   EXPECT_TRUE(arm_of(plan, "none").research);
-  EXPECT_THAT(error_of({{"experiment.controls.h.storage.backing", "hbm"}}), HasSubstr("not in this version"));
+  EXPECT_NO_THROW(plan_of({{"experiment.controls.h.storage.backing", "hbm"}, {"device.backend", "cuda"}}));
+  EXPECT_THAT(error_of({{"experiment.controls.h.storage.backing", "hbm"}, {"device.backend", "cpu"}}),
+              HasSubstr("storage.backing hbm is device memory: it needs device.backend cuda, found cpu"));
+  EXPECT_THAT(error_of({{"prefetch.graph", "piecewise"}, {"device.backend", "cpu"}}),
+              HasSubstr("prefetch.graph piecewise needs device.backend cuda"));
 }
 
 TEST(Experiment, ProvenanceSaysWhatIsStock) {
@@ -137,9 +141,8 @@ TEST(Checks, StockIsVllmsOrder) {
 TEST(Checks, WhatIsNotBuiltIsRefusedByName) {
   const std::vector<Setting> refused{{"storage.backing", "hugetlb-1g"}, {"storage.policy", "weighted:0=3,1=1"},
                                      {"storage.policy", "consumer"},    {"storage.copies", "per-numa-node"},
-                                     {"prefetch.graph", "piecewise"},   {"workload.kind", "replay"},
-                                     {"workload.kind", "remote"},       {"workload.kind", "lookup"},
-                                     {"model.preset", "deepep-default"}};
+                                     {"workload.kind", "replay"},       {"workload.kind", "remote"},
+                                     {"workload.kind", "lookup"},       {"model.preset", "deepep-default"}};
   for (const Setting& setting : refused) {
     const std::string text = error_of({setting});
     EXPECT_THAT(text, HasSubstr("not in this version")) << setting.value;

@@ -93,13 +93,8 @@ TEST(StepFaults, WhatIsNotBuiltIsRefused) {
   StepRun run;
   run.scenario = two_layers(1, 1, plan::TableMode::private_);
   run.slots = {timed_slot(1)};
-  run.scenario.prefetch.graph = "piecewise";
-  auto ranks = run_ranks(run);
-  EXPECT_EQ(static_cast<int>(ranks[0].exit), 2);
-  EXPECT_NE(ranks[0].error.find("prefetch.graph piecewise"), std::string::npos) << ranks[0].error;
-  run.scenario.prefetch.graph = "off";
   run.scenario.model.backbone.layers = 3;  // Engram layers 1 and 3
-  ranks = run_ranks(run);
+  const auto ranks = run_ranks(run);
   EXPECT_EQ(static_cast<int>(ranks[0].exit), 2);
   EXPECT_NE(ranks[0].error.find("Engram layer 3"), std::string::npos) << ranks[0].error;
 }

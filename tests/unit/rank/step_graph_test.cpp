@@ -47,5 +47,43 @@ TEST(StepGraph, SubmitTimesAndStreamFormsHaveDifferentGraphs) {
   EXPECT_NE(early, text(plan::Submit::early, plan::Streams::per_layer));
 }
 
+// What may be captured is what nobody waits for: the fake backend refuses a wait, a lookup or a collective inside a
+// segment, and a wait for an event that a segment records. The order of work stays, but for the copy of the masks.
+TEST(StepGraph, SegmentsHoldNothingThatOthersWaitFor) {
+  for (const plan::TableMode mode : {plan::TableMode::private_, plan::TableMode::shared, plan::TableMode::dp_sharded}) {
+    for (const bool sequence_parallel : {false, true}) {
+      for (const plan::Submit submit : {plan::Submit::early, plan::Submit::at_consume}) {
+        StepRun run;
+        run.scenario = two_layers(2, 2, mode);
+        run.scenario.parallel.ep = 2;
+        run.scenario.parallel.sequence_parallel = sequence_parallel;
+        run.scenario.model.backbone.expert_bytes_per_token = 64;
+        run.scenario.prefetch.submit = submit;
+        run.device = Device::fake;
+        run.slots = {checked_slot(3), timed_slot(4, 3)};
+        const auto plain = run_ranks(run);
+        run.scenario.prefetch.graph = "piecewise";
+        const auto pieces = run_ranks(run);
+        expect_ok(plain);
+        expect_ok(pieces);
+        for (std::size_t rank = 0; rank < plain.size(); ++rank) {
+          EXPECT_EQ(plain[rank].facts[0]["digests"], pieces[rank].facts[0]["digests"]);
+          EXPECT_EQ(plain[rank].operations.size() + 7, pieces[rank].operations.size());
+          EXPECT_EQ(plain[rank].slots[1].events.size(), pieces[rank].slots[1].events.size());
+        }
+      }
+    }
+  }
+}
+
+TEST(StepGraph, OneRankHasSegmentsToo) {
+  StepRun run;
+  run.scenario = two_layers(1, 1, plan::TableMode::private_);
+  run.scenario.prefetch.graph = "piecewise";
+  run.device = Device::fake;
+  run.slots = {checked_slot(3), timed_slot(4, 3)};
+  expect_ok(run_ranks(run));
+}
+
 }  // namespace
 }  // namespace eb::rank::test

@@ -33,12 +33,13 @@ TEST(Sharing, FollowsBackingAndPolicy) {
   EXPECT_EQ(sharing_of(spec(Backing::memfd, PolicyKind::none)), Sharing::descriptor);
   EXPECT_EQ(sharing_of(spec(Backing::anon, PolicyKind::none)), Sharing::private_);
   EXPECT_EQ(sharing_of(spec(Backing::stub, PolicyKind::stock)), Sharing::none);
+  EXPECT_EQ(sharing_of(spec(Backing::hbm, PolicyKind::bind)), Sharing::device);
 }
 
 TEST(Sharing, WhatIsNotBuiltIsRefusedByName) {
   using plan::Backing;
-  for (const Backing backing : {Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp, Backing::anon_thp,
-                                Backing::cuda_host_numa, Backing::hbm}) {
+  for (const Backing backing :
+       {Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp, Backing::anon_thp, Backing::cuda_host_numa}) {
     expect_usage(spec(backing, plan::PolicyKind::none), plan::name(backing));
   }
   expect_usage(spec(Backing::memfd, plan::PolicyKind::stock), "stock");
