@@ -198,6 +198,9 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   input.layouts = prepared.layouts;
   input.geometries = prepared.geometries;
   input.topology = placement::read_topology(placement::Devices::read);
+  if (const auto state = result::state_folder()) {
+    input.aa_pairs = result::read_floor(*state, result::floor_key(prepared.plan, input.topology));
+  }
   input.command_line = command_line;
   input.binary_sha256 = own_hash();
   input.instrument = arguments.instrument == "on";

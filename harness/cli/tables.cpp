@@ -231,6 +231,33 @@ std::string ledger_table(const Json& document) {
   return table.size() == 1 ? "" : aligned(table);
 }
 
+std::string verdict_lines(const Json& document, bool all) {
+  std::string text;
+  for (const Json& comparison : document["comparisons"]) {
+    text += fmt::format("{} against {}: {}\n", comparison["arms"][1].get<std::string>(),
+                        comparison["arms"][0].get<std::string>(), comparison["text"].get<std::string>());
+    if (!comparison.contains("chain") || (comparison["verdict"].is_null() && !all)) continue;
+    int number = 0;
+    for (const Json& link : comparison["chain"]["links"]) {
+      text += fmt::format("  {} {}: {}: {}\n", ++number, link["link"].get<std::string>(),
+                          link["status"].get<std::string>(), link["text"].get<std::string>());
+    }
+    for (const Json& rank : comparison["within_device"]) {
+      if (!rank["far_over_near_ratio"].is_number()) continue;
+      text += fmt::format("  rank {}: lookup far / near {:.4f}\n", rank["rank"].get<int>(),
+                          rank["far_over_near_ratio"].get<double>());
+    }
+    if (comparison["advice"].is_string()) text += "  " + comparison["advice"].get<std::string>() + '\n';
+  }
+  for (const Json& hypothesis : document.value("hypotheses", Json::array())) {
+    const auto standing = hypothesis["standing"].get<std::string>();
+    if (standing == "not_testable" && !all) continue;
+    text += fmt::format("{} ({}): {}: {}\n", hypothesis["id"].get<std::string>(),
+                        hypothesis["statement"].get<std::string>(), standing, hypothesis["why"].get<std::string>());
+  }
+  return text;
+}
+
 std::string result_tables(const Json& document, const std::string& folder, bool all_metrics) {
   std::string text =
       fmt::format("{}{}{}\n", document["name"].get<std::string>(),
@@ -244,10 +271,7 @@ std::string result_tables(const Json& document, const std::string& folder, bool 
   const std::string ledger = ledger_table(document);
   if (!ledger.empty()) text += "\nMemory of the tables after load\n" + ledger;
   text += '\n';
-  for (const Json& comparison : document["comparisons"]) {
-    text += fmt::format("{} against {}: {}\n", comparison["arms"][1].get<std::string>(),
-                        comparison["arms"][0].get<std::string>(), comparison["text"].get<std::string>());
-  }
+  text += verdict_lines(document, all_metrics);
   for (const Json& warning : document["warnings"]) {
     text += fmt::format("warning: {}: {} {}\n", warning["code"].get<std::string>(), warning["text"].get<std::string>(),
                         warning["next_step"].get<std::string>());

@@ -11,7 +11,8 @@ namespace eb::cli {
 // `all_metrics`: also those of the registry that are left out by default. Lines end in '\n'; no colour.
 [[nodiscard]] std::string result_tables(const result::Json& document, const std::string& folder, bool all_metrics);
 
-// The parts, for tests.
+// The parts, for tests and for `compare`. `all`: also chains without a verdict and hypotheses that are not testable.
+[[nodiscard]] std::string verdict_lines(const result::Json& document, bool all);
 [[nodiscard]] std::string figures_table(const result::Json& document, bool all_metrics);
 [[nodiscard]] std::string placement_table(const result::Json& document);
 [[nodiscard]] std::string ledger_table(const result::Json& document);

@@ -62,8 +62,7 @@ LinkFinding judge_guards(const std::vector<Finding>& guards) {
     if (link.status == LinkStatus::broken) continue;
     if (guard.verdict == Verdict::void_) {
       link.status = LinkStatus::void_;
-    } else if (guard.verdict != Verdict::better && guard.verdict != Verdict::same &&
-               link.status == LinkStatus::held) {
+    } else if (guard.verdict != Verdict::better && guard.verdict != Verdict::same && link.status == LinkStatus::held) {
       link.status = LinkStatus::not_shown;
     }
   }
@@ -160,7 +159,8 @@ LinkFinding judge_pages(const PagesInput& input) {
     return pages(LinkStatus::held, "the pages moved as asked: " + text);
   }
   if (input.one_allocation) return pages(LinkStatus::held, "both arms read the same pages: " + text);
-  if (most > input.tolerance) return pages(LinkStatus::broken, "the pages moved, which this factor must not do: " + text);
+  if (most > input.tolerance)
+    return pages(LinkStatus::broken, "the pages moved, which this factor must not do: " + text);
   return pages(LinkStatus::held, "the pages lie alike in both arms: " + text);
 }
 

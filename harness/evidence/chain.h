@@ -35,10 +35,10 @@ enum class PageClaim {
 // Observed pages of one arm in one pair, over all its backings.
 struct PageShares {
   int pair = 0;
-  std::map<int, double> shares;          // node -> share of the pages that could be queried
-  std::map<int, double> requested;       // empty: the policy promises none
-  double unqueryable_share = 0;          // of all pages; counted apart
-  std::string unknown;                   // why there are no shares; empty: there are
+  std::map<int, double> shares;     // node -> share of the pages that could be queried
+  std::map<int, double> requested;  // empty: the policy promises none
+  double unqueryable_share = 0;     // of all pages; counted apart
+  std::string unknown;              // why there are no shares; empty: there are
 };
 
 struct PagesInput {

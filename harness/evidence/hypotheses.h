@@ -14,7 +14,7 @@ enum class Standing { supported, weakened, not_testable };
 [[nodiscard]] const char* name(Standing standing) noexcept;
 
 struct Hypothesis {
-  std::string id;        // "H1"
+  std::string id;  // "H1"
   std::string statement;
   Standing standing = Standing::not_testable;
   std::string why;

@@ -231,9 +231,9 @@ std::string finding_text(const Finding& finding) {
   std::string text = finding.verdict == Verdict::none ? "no verdict" : name(finding.verdict);
   text += fmt::format(" ({})", name(finding.reason));
   if (finding.effect) {
-    text += fmt::format(": {} {}, delta {:.2f} %{}, {} pairs", finding.metric, effect_text(finding),
-                        finding.delta * 100, finding.delta_raised ? " (the A/A floor; the declared one lies below it)" : "",
-                        finding.pairs);
+    text +=
+        fmt::format(": {} {}, delta {:.2f} %{}, {} pairs", finding.metric, effect_text(finding), finding.delta * 100,
+                    finding.delta_raised ? " (the A/A floor; the declared one lies below it)" : "", finding.pairs);
     if (finding.dropped > 0) text += fmt::format(" ({} dropped)", finding.dropped);
     if (finding.verdict != finding.figures_verdict) {
       text += fmt::format("; the figures alone read {}", name(finding.figures_verdict));

@@ -20,26 +20,26 @@ enum class Reason {
   improved,
   regressed,
   within_delta,
-  too_wide,              // the interval reaches over delta
-  below_delta,           // clear of no change, but the point is inside delta
-  bootstrap_disagrees,   // the two intervals differ by more than a third of the t interval's width at one end
-  holm,                  // clear of no change alone, not after correction for the number of judged metrics
-  floor_unknown,         // no A/A floor of this machine and scenario is on record
-  oversubscribed,        // more runnable threads than CPUs
-  no_ratio,              // a zero has no ratio
-  too_few_pairs,         // two are needed for an interval
-  one_reroll,            // one draw of physical pages
-  no_samples,            // the metric has no value in these arms
-  too_few_samples,       // the statistic needs more samples a block
-  control_moved,         // a figure that the arm cannot touch moved with it
-  gates_failed,          // more than a tenth of the pairs was dropped
-  emulated_time,         // a software emulator keeps the clock
-  time_sliced,           // several processes share one device
-  single_node,           // the machine cannot tell the arms apart
-  not_complete,          // the run did not end
-  check_failed,          // rows were wrong, or a fault was planted
-  guard_worse,           // the judged metric did not get worse, a guard did
-  pages_not_as_asked,    // the page distribution is not what the arms ask for
+  too_wide,             // the interval reaches over delta
+  below_delta,          // clear of no change, but the point is inside delta
+  bootstrap_disagrees,  // the two intervals differ by more than a third of the t interval's width at one end
+  holm,                 // clear of no change alone, not after correction for the number of judged metrics
+  floor_unknown,        // no A/A floor of this machine and scenario is on record
+  oversubscribed,       // more runnable threads than CPUs
+  no_ratio,             // a zero has no ratio
+  too_few_pairs,        // two are needed for an interval
+  one_reroll,           // one draw of physical pages
+  no_samples,           // the metric has no value in these arms
+  too_few_samples,      // the statistic needs more samples a block
+  control_moved,        // a figure that the arm cannot touch moved with it
+  gates_failed,         // more than a tenth of the pairs was dropped
+  emulated_time,        // a software emulator keeps the clock
+  time_sliced,          // several processes share one device
+  single_node,          // the machine cannot tell the arms apart
+  not_complete,         // the run did not end
+  check_failed,         // rows were wrong, or a fault was planted
+  guard_worse,          // the judged metric did not get worse, a guard did
+  pages_not_as_asked,   // the page distribution is not what the arms ask for
 };
 [[nodiscard]] const char* name(Reason reason) noexcept;
 // One sentence for people.
@@ -107,8 +107,8 @@ struct Rules {
 // Holm over the findings that are judged together; one that the correction takes away becomes inconclusive.
 void correct_together(std::vector<Finding*> findings);
 
-// Lays the conditions over a finding: void, then inconclusive. `control`: of the negative control, null where it was not
-// measured.
+// Lays the conditions over a finding: void, then inconclusive. `control`: of the negative control, null where it was
+// not measured.
 void apply_conditions(Finding& finding, const Conditions& conditions, const Finding* control);
 
 // True where a control that no arm can touch left the floor.

@@ -29,6 +29,11 @@ class Cells {
   [[nodiscard]] std::vector<double> of_rank(std::size_t arm, std::size_t column, std::size_t rank) const;
   // One entry a block that has a value, in the order of the run.
   [[nodiscard]] std::vector<BlockMedian> blocks(std::size_t arm, std::size_t column) const;
+  // Calls visit(reroll, block, StepValues) for every step of an arm, in the order they were added.
+  template <typename Visit>
+  void for_each(std::size_t arm, Visit visit) const {
+    for (const Step& step : arms_.at(arm)) visit(step.reroll, step.block, step.values);
+  }
   // Summary of the pooled values; empty where there are none.
   [[nodiscard]] std::optional<stats::Summary> summary(std::size_t arm, std::size_t column) const;
 

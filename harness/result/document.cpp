@@ -3,6 +3,7 @@
 
 #include "harness/base/error.h"
 #include "harness/result/cells_json.h"
+#include "harness/result/judgement.h"
 #include "harness/result/record.h"
 
 namespace eb::result {
@@ -166,31 +167,12 @@ Json cells_section(const Record& record) {
   return list;
 }
 
-Json comparisons_section(const Record& record) {
-  Json list = Json::array();
-  std::vector<std::size_t> judged;
-  for (std::size_t a = 0; a < record.plan->arms.size(); ++a) {
-    if (!record.plan->arms[a].control) judged.push_back(a);
-  }
-  if (judged.size() < 2 || !record.figures_allowed()) return list;
-  const plan::ExperimentSpec& experiment = record.plan->experiment;
-  std::string reason = experiment.pairs == 1 ? "one_reroll" : "verdicts_not_built";
-  std::string text = experiment.pairs == 1 ? "no verdict: one re-roll" : "no verdict: verdicts are not in this version";
-  if (record.time_sliced()) {
-    reason = "time_sliced";
-    text = "no verdict: ranks share a GPU and take turns";
-  }
-  for (std::size_t i = 1; i < judged.size(); ++i) {
-    list.push_back({{"factor", experiment.factor},
-                    {"arms", {record.arm_name(judged[0]), record.arm_name(judged[i])}},
-                    {"metric", experiment.primary.empty() ? Json(nullptr) : Json(experiment.primary)},
-                    {"pairs", experiment.pairs},
-                    {"delta", experiment.delta},
-                    {"verdict", nullptr},
-                    {"reason", reason},
-                    {"text", text}});
-  }
-  return list;
+Judgement judgement_of(const Record& record, const Json& evidence) {
+  // While the run goes on nothing is judged; after a failed check there are no figures to judge.
+  if (!record.after || !record.cells || !record.figures_allowed()) return {};
+  std::vector<std::string> arms;
+  for (const plan::Arm& arm : record.plan->arms) arms.push_back(arm.name);
+  return judge(evidence, samples_of(*record.cells, arms, record.columns));
 }
 
 Json checks_section(const Record& record) {
@@ -263,8 +245,10 @@ Json result_document(const Record& record) {
   document["checks"] = checks_section(record);
   document["arms"] = arms_section(record);
   document["cells"] = cells_section(record);
-  document["comparisons"] = comparisons_section(record);
-  document["hypotheses"] = Json::array();
+  document["evidence"] = evidence_section(record);
+  const Judgement judgement = judgement_of(record, document["evidence"]);
+  document["comparisons"] = judgement.comparisons;
+  document["hypotheses"] = judgement.hypotheses;
   document["warnings"] = warnings(record);
   document["failures"] = failures(record);
   document["slots"] = slots_section(record);

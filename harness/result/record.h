@@ -12,6 +12,7 @@
 #include "harness/measure/experiment.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
+#include "harness/result/floors.h"
 #include "harness/result/json_value.h"
 #include "harness/supervise/reroll.h"
 #include "placement/topology.h"
@@ -90,6 +91,9 @@ struct Record {
   std::string binary_sha256;
   std::string started_utc;
   bool instrument = true;
+  AaPairs aa_pairs;            // of this machine and scenario, by metric
+  bool emulated_time = false;  // a software emulator keeps the time
+  bool single_node = false;    // a rehearsal of a placement experiment on one NUMA node
   MachineState before;
   std::optional<MachineState> after;
 
@@ -136,7 +140,6 @@ void add_gpu_conditions(const Record& record, Json& conditions);
 [[nodiscard]] Json checks_section(const Record& record);
 [[nodiscard]] Json arms_section(const Record& record);
 [[nodiscard]] Json cells_section(const Record& record);
-[[nodiscard]] Json comparisons_section(const Record& record);
 [[nodiscard]] Json slots_section(const Record& record);
 
 // Warnings that follow from what was recorded: oversubscribed, ledger_disagrees, warm_up_not_steady, planted_fault.

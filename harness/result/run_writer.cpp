@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "harness/result/emulation.h"
 #include "harness/result/snapshots.h"
 #include "placement/policy.h"
 
@@ -88,6 +89,9 @@ RunWriter::RunWriter(RunFolder& folder, const RunInput& input) : folder_(folder)
   record_.command_line = input.command_line;
   record_.binary_sha256 = input.binary_sha256;
   record_.instrument = input.instrument;
+  record_.aa_pairs = input.aa_pairs;
+  record_.single_node = input.single_node;
+  record_.emulated_time = emulated_time();
   record_.started_utc = utc_now();
   record_.before = read_machine_state();
   record_.work.resize(input.plan->arms.size());

@@ -22,6 +22,8 @@ struct RunInput {
   std::string command_line;
   std::string binary_sha256;  // empty: unknown
   bool instrument = true;
+  AaPairs aa_pairs;          // A/A log ratios on record, by metric
+  bool single_node = false;  // a rehearsal on one NUMA node
 };
 
 class RunWriter final : public measure::Observer {

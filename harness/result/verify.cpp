@@ -13,6 +13,7 @@
 #include "harness/result/cells_json.h"
 #include "harness/result/folder.h"
 #include "harness/result/json_value.h"
+#include "harness/result/judgement.h"
 
 namespace eb::result {
 
@@ -26,33 +27,17 @@ Json parse(const std::string& path) {
   return json;
 }
 
-// Values of the step's replicas by arm and metric, from samples/.
-std::map<std::pair<std::string, std::string>, std::vector<double>> read_samples(const std::string& path) {
-  std::map<std::pair<std::string, std::string>, std::vector<double>> values;
-  for (const std::string& name : run_files(path)) {
-    if (!name.starts_with("samples/")) continue;
-    std::istringstream lines(read_file(path + "/" + name));
-    std::string line;
-    for (int number = 1; std::getline(lines, line); ++number) {
-      const Json sample = Json::parse(line, nullptr, false);
-      if (!sample.is_object() || !sample.contains("values") || !sample.contains("arm") || !sample.contains("rank")) {
-        fail(Exit::bad_data, "{}/{}:{}: not a sample", path, name, number);
-      }
-      if (!sample["rank"].is_null()) continue;
-      for (const auto& [metric, value] : sample["values"].items()) {
-        values[{sample["arm"].get<std::string>(), metric}].push_back(value.get<double>());
-      }
-    }
-  }
-  return values;
-}
-
 // Every cell must be what its samples give.
-void check_cells(const std::string& path, const Json& result) {
-  auto values = read_samples(path);
+void check_cells(const std::string& path, const Json& result, const Samples& samples) {
   for (const Json& cell : result.at("cells")) {
     const auto key = std::pair(cell.at("arm").get<std::string>(), cell.at("metric").get<std::string>());
-    const Json expected = cell_statistics(values[key], cell.value("reason", ""));
+    std::vector<double> values;
+    if (const auto found = samples.replicas.find(key); found != samples.replicas.end()) {
+      for (const auto& [reroll, blocks] : found->second) {
+        for (const auto& [block, list] : blocks) values.insert(values.end(), list.begin(), list.end());
+      }
+    }
+    const Json expected = cell_statistics(values, cell.value("reason", ""));
     for (const auto& [name, value] : expected.items()) {
       if (cell.value(name, Json("absent")) != value) {
         fail(Exit::bad_data, "{}: cell {} of arm {}: {} is {}, its samples give {}", path, key.second, key.first, name,
@@ -60,6 +45,46 @@ void check_cells(const std::string& path, const Json& result) {
       }
     }
   }
+}
+
+// The part of the verdicts' basis that the plan states must be the plan's.
+void check_basis(const std::string& path, const Json& result, const Json& plan) {
+  const Json& evidence = result.at("evidence");
+  const Json& experiment = plan.at("plan").at("experiment");
+  const auto check = [&](const char* name, const char* key) {
+    if (evidence.at(name) != experiment.at(key)) {
+      fail(Exit::bad_data, "{}/result.json: evidence.{} is {}, the plan says {}", path, name, evidence.at(name).dump(),
+           experiment.at(key).dump());
+    }
+  };
+  for (const char* name : {"factor", "primary", "guards", "delta"}) check(name, name);
+  check("planned_pairs", "pairs");
+  if (evidence.at("conditions").at("complete") != result.at("complete")) {
+    fail(Exit::bad_data, "{}/result.json: evidence.conditions.complete is not the result's", path);
+  }
+}
+
+// Every verdict must be what its basis and its samples give.
+std::size_t check_verdicts(const std::string& path, const Json& result, const Samples& samples) {
+  const Judgement derived = judge(result.at("evidence"), samples);
+  const Json& found = result.at("comparisons");
+  if (found.empty() && samples.replicas.empty()) return 0;
+  if (found.size() != derived.comparisons.size()) {
+    fail(Exit::bad_data, "{}/result.json: {} comparisons, its samples give {}", path, found.size(),
+         derived.comparisons.size());
+  }
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    for (const auto& [key, value] : derived.comparisons[i].items()) {
+      if (found[i].value(key, Json("absent")) != value) {
+        fail(Exit::bad_data, "{}/result.json: comparison {}: {} is {}, its samples give {}", path, i, key,
+             found[i].value(key, Json("absent")).dump(), value.dump());
+      }
+    }
+  }
+  if (result.at("hypotheses") != derived.hypotheses) {
+    fail(Exit::bad_data, "{}/result.json: the hypotheses are not what the samples give", path);
+  }
+  return found.size();
 }
 
 std::size_t check_hashes(const std::string& path) {
@@ -114,7 +139,10 @@ VerifyReport verify(const std::string& path) {
   report.complete = result.value("complete", false);
   report.scenario = result.value("name", "");
   try {
-    check_cells(path, result);
+    const Samples samples = read_samples(path);
+    check_cells(path, result, samples);
+    check_basis(path, result, parse(path + "/plan.json"));
+    report.verdicts = check_verdicts(path, result, samples);
   } catch (const Json::exception& error) {
     fail(Exit::bad_data, "{}/result.json: {}", path, error.what());
   }

@@ -70,6 +70,18 @@ def copy(archive: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(archive, tmp_path / "copy"))
 
 
+def rehash(folder: Path) -> None:
+    """A manifest that fits what lies there now."""
+    names = [line[66:] for line in (folder / "MANIFEST.sha256").read_text().splitlines()]
+    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    (folder / "MANIFEST.sha256").write_text("".join(lines))
+
+
+def reseal(folder: Path, result: Any) -> None:
+    (folder / "result.json").write_text(json.dumps(result))
+    rehash(folder)
+
+
 def load(path: Path) -> Any:
     def refuse(text: str) -> Any:
         raise ValueError(f"{path}: {text} is not JSON")
@@ -134,19 +146,21 @@ def test_the_schema_refuses_what_the_rules_forbid(archive: Path) -> None:
 
 def test_sections_and_their_order(archive: Path) -> None:
     result = load(archive / "result.json")
-    assert list(result)[:20] == [
+    assert list(result)[:21] == [
         "schema", "schema_version", "complete", "name", "question", "context", "topology", "effective", "conditions",
-        "ledger", "placement", "startup", "checks", "arms", "cells", "comparisons", "hypotheses", "warnings",
-        "failures", "slots",
+        "ledger", "placement", "startup", "checks", "arms", "cells", "evidence", "comparisons", "hypotheses",
+        "warnings", "failures", "slots",
     ]  # fmt: skip
     assert result["complete"] is True
     assert result["checks"]["passed"] is True
-    assert result["comparisons"] == [
-        {
-            "factor": "prefetch.submit", "arms": ["A", "B"], "metric": "lookup_us.p50", "pairs": 1, "delta": 0.02,
-            "verdict": None, "reason": "one_reroll", "text": "no verdict: one re-roll",
-        }
-    ]  # fmt: skip
+    (comparison,) = result["comparisons"]
+    wanted = {
+        "factor": "prefetch.submit", "arms": ["A", "B"], "metric": "lookup_us.p50", "pairs": 1, "delta": 0.02,
+        "verdict": None, "reason": "one_reroll", "text": "no verdict: one re-roll", "gate_exit": 4,
+    }  # fmt: skip
+    assert {key: comparison[key] for key in wanted} == wanted
+    assert [link["link"] for link in comparison["chain"]["links"]] == ["pages", "mechanism", "guards", "outcome"]
+    assert [one["id"] for one in result["hypotheses"]] == ["H1", "H2", "H3", "H4"]
 
 
 def test_the_environment_is_not_dumped(tmp_path: Path) -> None:
@@ -178,9 +192,7 @@ def device_times(archive: Path, rank: int) -> dict[tuple[int, int, str, int], in
     names = {one["kind"]: one["name"] for one in load(archive / "result.json")["event_kinds"]}
     array = events(archive, rank)
     array = array[array["clock"] == 1]
-    return {
-        (int(e["slot"]), int(e["step"]), names[int(e["kind"])], int(e["layer"])): int(e["time_ns"]) for e in array
-    }
+    return {(int(e["slot"]), int(e["step"]), names[int(e["kind"])], int(e["layer"])): int(e["time_ns"]) for e in array}
 
 
 def test_samples_follow_from_the_events(archive: Path) -> None:
@@ -277,7 +289,7 @@ def test_every_requested_page_is_where_it_was_asked_for(archive: Path) -> None:
 
 
 def test_verify(archive: Path) -> None:
-    assert "every cell follows" in run("verify", str(archive)).stdout
+    assert "every cell and 1 verdict(s) follow" in run("verify", str(archive)).stdout
     assert json.loads(run("verify", str(archive), "--json").stdout)["complete"] is True
 
 
@@ -306,14 +318,38 @@ def test_verify_names_a_lost_and_an_added_file(copy: Path) -> None:
 def test_verify_finds_a_figure_that_its_samples_do_not_give(copy: Path) -> None:
     result = load(copy / "result.json")
     cell(result, "B", "exposed_us")["median"] += 1
-    (copy / "result.json").write_text(json.dumps(result))
-    lines = (copy / "MANIFEST.sha256").read_text().splitlines()
-    digest = hashlib.sha256((copy / "result.json").read_bytes()).hexdigest()
-    lines = [f"{digest}  result.json" if line.endswith("  result.json") else line for line in lines]
-    (copy / "MANIFEST.sha256").write_text("\n".join(lines) + "\n")
+    reseal(copy, result)
     error = run("verify", str(copy), code=5).stderr
     assert "exposed_us" in error
     assert "median" in error
+
+
+def test_verify_derives_every_verdict_anew(copy: Path) -> None:
+    genuine = load(copy / "result.json")
+    changes: list[tuple[Callable[[Any], Any], str]] = [
+        (lambda r: r["comparisons"][0].update(verdict="better"), "verdict"),
+        (lambda r: r["comparisons"][0]["primary"]["log_ratios"].append(0.1), "primary"),
+        (lambda r: r["comparisons"].clear(), "0 comparisons"),
+        (lambda r: r["hypotheses"][2].update(standing="supported", why="because"), "hypotheses"),
+        (lambda r: r["evidence"].update(delta=0.5), "evidence.delta"),
+        (lambda r: r["evidence"]["conditions"].update(complete=False), "complete"),
+    ]
+    for spoil, named in changes:
+        result = json.loads(json.dumps(genuine))
+        spoil(result)
+        reseal(copy, result)
+        assert named in run("verify", str(copy), code=5).stderr
+    reseal(copy, genuine)
+    run("verify", str(copy))
+
+
+def test_verify_names_a_corrupt_sample_line(copy: Path) -> None:
+    file = next((copy / "samples").iterdir())
+    lines = file.read_text().splitlines()
+    lines[2] = lines[2].replace('"values":', '"value":')
+    file.write_text("\n".join(lines) + "\n")
+    rehash(copy)
+    assert f"{file.name}:3: not a sample" in run("verify", str(copy), code=5).stderr
 
 
 def test_verify_refuses_what_is_no_run(tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+// Verdicts of a run from its evidence section and its samples, and nothing else: so that they can be derived again from
+// the folder, years later.
+#pragma once
+
+#include <string>
+
+#include "harness/evidence/hypotheses.h"
+#include "harness/result/json_value.h"
+#include "harness/result/samples.h"
+
+namespace eb::result {
+
+struct Record;
+
+// Everything beside the samples that verdicts rest on: the section "evidence" of result.json (docs/evidence.md).
+[[nodiscard]] Json evidence_section(const Record& record);
+
+struct Judgement {
+  Json comparisons = Json::array();
+  Json hypotheses = Json::array();
+  int gate_exit = 4;  // as --gate: 3 where one comparison is worse, 0 where all are better or same
+};
+// Errors: nlohmann's exceptions where `evidence` is not of the documented form.
+[[nodiscard]] Judgement judge(const Json& evidence, const Samples& samples);
+
+[[nodiscard]] Json finding_json(const evidence::Finding& finding);
+
+}  // namespace eb::result
