@@ -50,9 +50,10 @@ def count_junit(path: Path) -> Count:
     return count
 
 
-def build_all(build: Path, options: list[str], **environment: str) -> bool:
+def build_all(build: Path, options: list[str], targets: tuple[str, ...] = (), **environment: str) -> bool:
     action = "configure" if (build / "build.ninja").exists() else "setup"
-    return run(["meson", action, str(build), *options], **environment) == 0 and run(["ninja", "-C", str(build)]) == 0
+    configured = run(["meson", action, str(build), *options], **environment) == 0
+    return configured and run(["ninja", "-C", str(build), *targets]) == 0
 
 
 def meson_tests(build: Path, **environment: str) -> Count:
@@ -101,7 +102,7 @@ def asan() -> Count:
 
 
 def tsan() -> Count:
-    return sanitized("tsan", "thread", TSAN_OPTIONS="halt_on_error=1")
+    return sanitized("tsan", "thread", TSAN_OPTIONS="halt_on_error=1:die_after_fork=0")
 
 
 def fuzz() -> Count:
@@ -109,8 +110,8 @@ def fuzz() -> Count:
         print("fuzz: skipped, clang++ is not installed", flush=True)
         return Count(skipped=1)
     build = ROOT / "build-fuzz"
-    options = ["-Dfuzz=true", "-Dtests=disabled", "-Db_sanitize=address", "-Db_lundef=false"]
-    if not build_all(build, options, CXX="clang++"):
+    options = ["-Dfuzz=true", "-Dtests=disabled", "-Dcuda=disabled", "-Db_sanitize=address", "-Db_lundef=false"]
+    if not build_all(build, options, ("fuzzers",), CXX="clang++"):
         return Count(failed=1)
     seconds = os.environ.get("ENGRAM_BENCH_FUZZ_SECONDS", "20")
     count = Count()

@@ -11,8 +11,7 @@ void take(std::vector<double>& out, double value) {
 }
 }  // namespace
 
-Cells::Cells(std::size_t arms, std::size_t columns, std::size_t replicas, std::size_t ranks)
-    : arms_(arms), columns_(columns), replicas_(replicas), ranks_(ranks) {}
+Cells::Cells(std::size_t arms) : arms_(arms) {}
 
 void Cells::add(std::size_t arm, int reroll, int block, const StepValues& values) {
   arms_.at(arm).push_back({reroll, block, values});

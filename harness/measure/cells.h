@@ -19,7 +19,7 @@ struct BlockMedian {
 
 class Cells {
  public:
-  Cells(std::size_t arms, std::size_t columns, std::size_t replicas, std::size_t ranks);
+  explicit Cells(std::size_t arms);
 
   void add(std::size_t arm, int reroll, int block, const StepValues& values);
 
@@ -44,9 +44,6 @@ class Cells {
     StepValues values;
   };
   std::vector<std::vector<Step>> arms_;
-  std::size_t columns_;
-  std::size_t replicas_;
-  std::size_t ranks_;
 };
 
 }  // namespace eb::measure

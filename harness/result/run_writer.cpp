@@ -103,7 +103,7 @@ RunWriter::RunWriter(RunFolder& folder, const RunInput& input) : folder_(folder)
     ranks = std::max(ranks, record_.layouts[a].ranks.size());
   }
   record_.columns = measure::StepMetrics(record_.layouts.front(), measure::engram_layers(*input.plan)).columns();
-  record_.cells.emplace(input.plan->arms.size(), record_.columns.size(), replicas, ranks);
+  record_.cells.emplace(input.plan->arms.size());
   const Json expanded = Json::parse(input.plan->expanded_json, nullptr, false);
   folder_.write("plan.json", dump({{"schema", "engram-bench/plan"},
                                    {"schema_version", 1},

@@ -93,7 +93,7 @@ TEST_F(FourRanks, RanksMustAgreeOnTheirSteps) {
 TEST_F(FourRanks, CellsKeepBlocksReplicasAndRanks) {
   const StepMetrics metrics(layout(), {1, 14});
   const auto values = metrics.values(ranks);
-  Cells cells(2, metrics.columns().size(), 2, 4);
+  Cells cells(2);
   cells.add(0, 0, 0, values[0]);
   cells.add(0, 0, 1, values[0]);
   const std::size_t step = column(metrics, "step_us");
