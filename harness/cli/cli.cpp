@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "harness/base/error.h"
+#include "harness/plan/nearest.h"
 
 namespace eb::cli {
 
@@ -18,6 +22,20 @@ void add_globals(CLI::App& app, Globals& globals) {
   app.add_flag("-q,--quiet", globals.quiet, "Print errors only on stderr");
   app.add_flag("-v,--verbose", globals.verbose, "More on stderr; twice for debugging");
   app.add_flag("--no-progress", globals.no_progress, "No progress bar");
+}
+
+// CLI11 takes an unknown command for a missing one.
+void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
+  const char* const* word =
+      std::find_if(argv + std::min(argc, 1), argv + argc, [](const char* text) { return *text != '-'; });
+  if (word == argv + argc) return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == *word) return;
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  }
+  fail(Exit::usage, "unknown command {}: did you mean {}? (engram-bench --help lists all)", *word,
+       plan::nearest(*word, names));
 }
 
 }  // namespace
@@ -44,6 +62,7 @@ int run(int argc, char** argv) {
     });
   }
   try {
+    refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
     return action ? action() : static_cast<int>(Exit::usage);
   } catch (const CLI::ParseError& error) {
