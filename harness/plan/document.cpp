@@ -189,6 +189,17 @@ void read_key(const Key& key, const std::string& path, const Json& document, Tar
   }
 }
 
+// A bare word comes from the shell and may hold any bytes; JSON holds UTF-8 only.
+Json bare_word(const Setting& setting) {
+  Json word = setting.value;
+  try {
+    static_cast<void>(word.dump());
+  } catch (const Json::type_error&) {
+    fail(Exit::usage, "{}: the value is not UTF-8 text", setting.key);
+  }
+  return word;
+}
+
 }  // namespace
 
 std::string printable(const std::string& text) {
@@ -245,7 +256,7 @@ void apply_setting(Json& document, const Setting& setting) {
   const Key* key = find_key(setting.key);
   const bool wants_text = key != nullptr && key->type == Type::text;
   if (value.is_discarded() || (wants_text && !value.is_string() && !value.is_null())) {
-    value = setting.value;
+    value = bare_word(setting);
   } else if (value.is_structured()) {
     Reader reader(setting.value);
     Json::sax_parse(setting.value, &reader);

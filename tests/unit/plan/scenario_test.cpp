@@ -144,6 +144,11 @@ TEST(Scenario, UnknownValuesNameTheNearest) {
   EXPECT_THAT(error_of(R"({"name": "x", "storage": {"policy": "bnd:0"}})"), HasSubstr("nearest: bind"));
 }
 
+TEST(Scenario, ASettingThatIsNoTextIsRefused) {
+  // Found by fuzzing: the bytes reached the JSON writer, which threw its own error.
+  EXPECT_THAT(error_of_setting("question", "\xF7"), HasSubstr("question: the value is not UTF-8"));
+}
+
 TEST(Scenario, SettingsReachListsAndTakeBareWords) {
   const Scenario scenario = plan_of({{"workload.batches.0.decode", "8"},
                                      {"workload.batches.0.prefill.0", "9"},
