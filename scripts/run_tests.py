@@ -1,7 +1,8 @@
 """Runs the test suites one after the other and adds up their results from JUnit files.
 
 Suites: unit (GoogleTest under meson), python (pytest against the built program), asan and tsan (the unit tests under
-sanitizers), fuzz (each libFuzzer program for 20 s), lint. A suite that cannot run on this machine is skipped by name.
+sanitizers), fuzz (each libFuzzer program for 20 s), guest (placement on emulated machines of several NUMA nodes) and
+lint. A suite that cannot run on this machine is skipped by name.
 """
 
 from __future__ import annotations
@@ -134,12 +135,42 @@ def fuzz() -> Count:
     return count if count != Count() else Count(failed=1)
 
 
+# Of tests/guest, by file: the machine that its tests run on.
+GUESTS = {
+    "test_two_nodes": ["--nodes", "1G,1G", "--cpus", "1,1"],
+    "test_odd_nodes": ["--nodes", "1G,512M,256M", "--cpus", "1,1,0", "--distance", "0-1=21,0-2=31,1-2=31"],
+}
+GUEST_SECONDS = "600"  # a limit; both together take about 3 minutes on two idle cores
+
+
+def guest() -> Count:
+    program = ROOT / "scripts" / "numa_guest"
+    if run([str(program), "--is-prepared"]) != 0:
+        print("guest: skipped, QEMU, its tools or the guest's kernel is missing; run scripts/setup", flush=True)
+        return Count(skipped=1)
+    if not build_all(BUILD, ["-Dtests=enabled"]):
+        return Count(failed=1)
+    out = BUILD / "guest"
+    total = Count()
+    for name, machine in GUESTS.items():
+        junit = out / f"{name}.xml"
+        junit.unlink(missing_ok=True)
+        pytest = [sys.executable, "-B", "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", f"--junitxml={junit}"]
+        command = [str(program), *machine, "--timeout", GUEST_SECONDS, "--out", str(out), "--", *pytest]
+        code = run([*command, f"tests/guest/{name}.py"], ENGRAM_BENCH_BIN=str(BUILD / "engram-bench"))
+        count = count_junit(junit) if junit.exists() else Count()
+        if code != 0 and count.failed == 0:  # the guest or pytest itself
+            count.failed = 1
+        total += count
+    return total
+
+
 def lint() -> Count:
     return Count(passed=1) if run(["scripts/lint"]) == 0 else Count(failed=1)
 
 
 SUITES: dict[str, Callable[[], Count]] = {
-    "unit": unit, "python": python, "asan": asan, "tsan": tsan, "fuzz": fuzz, "lint": lint,
+    "unit": unit, "python": python, "asan": asan, "tsan": tsan, "fuzz": fuzz, "guest": guest, "lint": lint,
 }
 
 

@@ -85,6 +85,16 @@ TEST(PageNodes, PagesOfAPeerAreNotMappedHere) {
   EXPECT_EQ(page_nodes(mapping.data(), mapping.size(), 0).not_mapped, 256);
 }
 
+// Linux 6.1 says EFAULT, not ENOENT, of private memory that was never touched; later kernels ENOENT. Asked of the
+// kernel itself, apart from page_nodes().
+bool kernel_names_untouched_private() {
+  const Mapping mapping = placement::map_private(kPage);
+  void* page = mapping.data();
+  int status = 0;
+  EXPECT_EQ(move_pages(0, 1, &page, nullptr, &status, 0), 0);
+  return status == -ENOENT;
+}
+
 TEST(PageNodes, HolesAndZeroPagesAreUnqueryableNeverNodeZero) {
   const Mapping mapping = placement::map_private(64 * kPage);
   touch(mapping, 0, 8 * kPage);
@@ -95,8 +105,10 @@ TEST(PageNodes, HolesAndZeroPagesAreUnqueryableNeverNodeZero) {
   ASSERT_EQ(munmap(mapping.data() + 48 * kPage, 4 * kPage), 0);
   const PageNodes pages = page_nodes(mapping.data(), mapping.size(), 0);
   EXPECT_EQ(sum(pages.node_pages), 8);
-  EXPECT_EQ(pages.unqueryable, (std::map<int, std::int64_t>{{EFAULT, 5}}));  // 4 of the hole, 1 zero page
-  EXPECT_EQ(pages.not_mapped, 64 - 8 - 5);
+  const std::int64_t untouched = kernel_names_untouched_private() ? 64 - 8 - 5 : 0;
+  EXPECT_EQ(pages.not_mapped, untouched);
+  // 4 of the hole, 1 zero page.
+  EXPECT_EQ(pages.unqueryable, (std::map<int, std::int64_t>{{EFAULT, 64 - 8 - untouched}}));
   EXPECT_EQ(errno_name(EFAULT), "EFAULT");
   EXPECT_EQ(errno_name(99999), "99999");
 }
@@ -264,7 +276,7 @@ TEST(Snapshot, PrivateMemoryHasNoBacking) {
   const Json snapshot = Json::parse(rank_snapshot_json(input));
   EXPECT_TRUE(snapshot["mapping"]["backing"].is_null());
   EXPECT_EQ(snapshot["mapping"]["rss_bytes"], 0);
-  EXPECT_EQ(snapshot["tables"][0]["move_pages"]["not_mapped_pages"], 256);
+  EXPECT_EQ(snapshot["tables"][0]["move_pages"]["not_mapped_pages"], kernel_names_untouched_private() ? 256 : 0);
 }
 
 TEST(Snapshot, RankWithoutTablesStillTellsItsState) {

@@ -1,0 +1,96 @@
+"""Runs engram-bench in the guest and reads what it says about pages. Used by the tests that run inside the guest."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
+PAGE = 4096
+
+# Four ranks, some 12 MiB of tables with the real structure, and next to no arithmetic around them.
+SMALL: dict[str, Any] = {
+    "name": "guest",
+    "question": "Where do the pages lie?",
+    "model": {
+        "preset": "deepseek-v4.1-flash",
+        "table_scale": 0.00005,
+        "hidden_size": 64,
+        "hc_mult": 1,
+        "backbone": {"layers": 15, "weight_bytes_per_layer": 1024, "flops_per_token_per_layer": 2048},
+    },
+    "parallel": {"tp": 2, "dp": 2, "table_mode": "shared"},
+    "device": {"backend": "cpu"},
+    "storage": {"backing": "shm", "policy": "none"},
+    "workload": {"kind": "steps", "batches": [{"decode": 2}], "steps": 1, "warmup": 0, "burn_in": 0},
+    "experiment": {"pairs": 1, "blocks": 1},
+    "seed": 1,
+}
+
+
+class Bench:
+    """One scenario and its output folder; settings are dotted keys, laid over SMALL."""
+
+    def __init__(self, folder: Path) -> None:
+        self.output = folder / "out"
+        self.file = folder / "scenario.json"
+        self.error = ""
+        self.text = ""
+
+    def run(
+        self, settings: dict[str, Any], *, code: int = 0, before: tuple[str, ...] = (), options: tuple[str, ...] = ()
+    ) -> Any:
+        """The result (None where there is none). `before`: a command that starts the program (numactl ...)."""
+        scenario = copy.deepcopy(SMALL)
+        for key, value in settings.items():
+            at = scenario
+            *path, last = key.split(".")
+            for part in path:
+                at = at.setdefault(part, {})
+            at[last] = value
+        self.file.write_text(json.dumps(scenario))
+        command = [*before, BINARY, "run", str(self.file), "-o", str(self.output), "--force", "--no-progress", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        self.error, self.text = done.stderr, done.stdout
+        assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        result = self.output / "result.json"
+        return json.loads(result.read_text()) if result.exists() else None
+
+    def rank_snapshot(self, reroll: int, label: str, rank: int) -> Any:
+        return json.loads((self.output / f"placement/reroll-{reroll}/{label}-rank-{rank}.json").read_text())
+
+
+def snapshots(result: Any, arm: str, label: str = "steady") -> list[Any]:
+    """Of an arm, one a re-roll."""
+    found = [one for one in result["placement"]["snapshots"] if one["arm"] == arm and one["label"] == label]
+    assert found, f"no snapshot {label} of arm {arm}"
+    return found
+
+
+def pages(result: Any, arm: str = "A", label: str = "steady") -> list[dict[int, int]]:
+    """Pages by node of each backing of each re-roll of an arm. numa_maps and move_pages must agree."""
+    out = []
+    for snapshot in snapshots(result, arm, label):
+        for backing in snapshot["backings"]:
+            by_node = {int(node): count for node, count in backing["node_pages"].items()}
+            moved: dict[int, int] = {}
+            for table in backing["tables"]:
+                assert table["move_pages"]["unqueryable"] == {}
+                assert table["move_pages"]["not_mapped_pages"] == 0
+                for node, count in table["move_pages"]["node_pages"].items():
+                    moved[int(node)] = moved.get(int(node), 0) + count
+            assert moved == by_node
+            assert sum(by_node.values()) * PAGE == backing["bytes"]
+            out.append(by_node)
+    return out
+
+
+def within_one_page(by_node: dict[int, int], nodes: list[int]) -> bool:
+    """Each of `nodes` within one page of its equal share, and nothing elsewhere."""
+    share = sum(by_node.values()) / len(nodes)
+    return set(by_node) == set(nodes) and all(abs(by_node[node] - share) <= 1 for node in nodes)

@@ -1,0 +1,51 @@
+"""Nodes of 1 GiB, 512 MiB and 256 MiB, the last without CPUs: capacity, and a node that only has memory."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from bench import BINARY, Bench, pages, snapshots, within_one_page
+
+
+def shmem_bytes() -> int:
+    found = re.search(r"^Shmem:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def test_topo_shows_the_node_without_cpus() -> None:
+    topology = json.loads(subprocess.run([BINARY, "topo", "--json"], capture_output=True, check=True).stdout)
+    assert [(node["node"], node["cpus"]) for node in topology["nodes"]] == [(0, [0]), (1, [1]), (2, [])]
+
+
+def test_a_node_without_cpus_takes_pages_but_no_ranks(bench: Bench) -> None:
+    result = bench.run({"storage.policy": "bind:2", "storage.bind_ranks": "device-local"})
+    assert all(set(one) == {2} for one in pages(result))
+    assert [one["cpus"] for one in snapshots(result, "A")[0]["ranks"]] == [[0], [0], [1], [1]]
+
+
+def test_ranks_cannot_be_bound_to_a_node_without_cpus(bench: Bench) -> None:
+    bench.run({"storage.bind_ranks": "2"}, code=1)
+    assert "no CPU of NUMA node 2" in bench.error
+
+
+def test_interleave_all_takes_every_node_with_memory(bench: Bench) -> None:
+    result = bench.run({"storage.policy": "interleave:all"})
+    assert all(within_one_page(one, [0, 1, 2]) for one in pages(result))
+
+
+def test_a_bind_that_does_not_fit_its_node_is_refused_before_it_allocates(bench: Bench) -> None:
+    before = shmem_bytes()
+    bench.run({"storage.policy": "bind:2", "model.table_scale": 0.002}, code=1)
+    assert re.search(r"nodes? 2\b.*MiB", bench.error), bench.error
+    assert "nothing was allocated" in bench.error
+    assert shmem_bytes() - before < 1 << 20
+    assert not any(Path("/dev/shm").iterdir())
+
+
+def test_a_node_that_is_not_there_is_a_skip(bench: Bench) -> None:
+    bench.run({"storage.policy": "bind:3"}, code=77)
+    assert "NUMA nodes 0-2" in bench.error
