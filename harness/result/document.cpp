@@ -193,7 +193,8 @@ Json checks_section(const Record& record) {
                      {"hidden_tokens", one.hidden_tokens},
                      {"hidden_max_error", one.hidden_max_error ? Json(*one.hidden_max_error) : Json(nullptr)},
                      {"hidden_bound", one.hidden_bound ? Json(*one.hidden_bound) : Json(nullptr)},
-                     {"rows_sha256", one.rows_sha256}});
+                     {"rows_sha256", one.rows_sha256},
+                     {"hidden_sha256", one.hidden_sha256}});
   }
   const bool failed = std::any_of(record.failures.begin(), record.failures.end(), [](const FailureRecord& failure) {
     return failure.exit == static_cast<int>(Exit::bad_data);

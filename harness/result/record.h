@@ -79,7 +79,8 @@ struct CheckRecord {  // of one checked slot, over its ranks
   std::int64_t hidden_tokens = 0;
   std::optional<double> hidden_max_error;
   std::optional<double> hidden_bound;
-  std::vector<std::string> rows_sha256;  // by rank; empty text where there is none
+  std::vector<std::string> rows_sha256;    // by rank; empty text where there is none
+  std::vector<std::string> hidden_sha256;  // by rank: equal for equal batch shapes on one backend
 };
 
 struct Record {

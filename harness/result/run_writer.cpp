@@ -246,6 +246,8 @@ void RunWriter::add_check(const measure::SlotInfo& slot, const std::vector<Json>
     const Json digests = one.value("digests", Json::object());
     const Json rows = digests.value("rows", Json());
     check.rows_sha256.push_back(rows.is_string() ? rows.get<std::string>() : "");
+    const Json hidden_sum = digests.value("hidden", Json());
+    check.hidden_sha256.push_back(hidden_sum.is_string() ? hidden_sum.get<std::string>() : "");
   }
   // Checks before timing run on the same indices: where the factor is only how rows are fetched, all arms must have
   // gathered the same bytes. The stub gathers none.

@@ -1,0 +1,213 @@
+// The CUDA backend through its seam: registered mappings of every kind, events on the host's clock, segments as graphs.
+// Skipped by name where there is no device.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "harness/backend/cuda/cuda.h"
+#include "harness/base/error.h"
+#include "harness/base/mapping.h"
+#include "harness/base/os.h"
+#include "placement/backing.h"
+
+namespace eb::backend {
+namespace {
+
+constexpr Op kCopy{OpKind::copy, -1};
+constexpr Op kLinear{OpKind::backbone, 0};
+
+class GpuBackend : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const cuda::Probe probe = cuda::probe(); probe.devices == 0) GTEST_SKIP() << probe.reason;
+    backend_ = cuda::make_backend({});
+    main_ = backend_->create_stream("main");
+  }
+  void put(std::byte* dst, const void* src, std::size_t bytes) {
+    backend_->copy(main_, kCopy, dst, static_cast<const std::byte*>(src), bytes);
+    backend_->synchronize();
+  }
+  template <typename T>
+  std::vector<T> get(const void* src, std::size_t count) {
+    std::vector<T> out(count);
+    put(reinterpret_cast<std::byte*>(out.data()), src, count * sizeof(T));
+    return out;
+  }
+  std::unique_ptr<Buffer> device(std::size_t bytes) { return backend_->allocate(bytes, MemoryKind::device, "test"); }
+
+  std::unique_ptr<Backend> backend_;
+  StreamId main_ = 0;
+};
+
+TEST_F(GpuBackend, StatesWhoTheDeviceIs) {
+  const DeviceInfo& info = backend_->device();
+  EXPECT_EQ(info.backend, "cuda");
+  EXPECT_GT(info.units, 0);
+  EXPECT_GT(info.memory_bytes, 0);
+  EXPECT_FALSE(info.units_are_threads);
+  EXPECT_THAT(info.uuid, testing::MatchesRegex("GPU-[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-[0-9a-f]+"));
+  EXPECT_FALSE(info.cuda_runtime.empty());
+  EXPECT_GT(info.clock_error_ns, 0);
+  EXPECT_LT(info.clock_error_ns, 1'000'000);
+}
+
+TEST_F(GpuBackend, RefusesADeviceThatIsNotThere) {
+  cuda::Options options;
+  options.device = 1000;
+  try {
+    (void)cuda::make_backend(options);
+    FAIL() << "device 1000 was opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::skipped);
+    EXPECT_THAT(error.what(), testing::HasSubstr("device 1000"));
+  }
+}
+
+TEST_F(GpuBackend, OutOfMemoryNamesWhatWasAskedFor) {
+  try {
+    (void)backend_->allocate(std::size_t{1} << 50, MemoryKind::device, "the impossible");
+    FAIL() << "a pebibyte was allocated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::failure);
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr("the impossible"), testing::HasSubstr("out of memory")));
+  }
+  EXPECT_NO_THROW((void)device(1024));  // the error does not stick
+}
+
+// The device reads what the host writes after registration: the same pages, no copy.
+TEST_F(GpuBackend, RegisteredMappingsAreTheSamePages) {
+  constexpr std::size_t kBytes = 3 << 20;
+  const auto look = [&](std::byte* address) {
+    std::iota(reinterpret_cast<std::uint32_t*>(address), reinterpret_cast<std::uint32_t*>(address + kBytes), 7U);
+    const auto registration = backend_->register_table(address, kBytes);
+    std::memset(address + 4096, 0x5A, 4096);
+    const auto seen = get<std::byte>(registration->device_address(), kBytes);
+    EXPECT_EQ(std::memcmp(seen.data(), address, kBytes), 0);
+  };
+  for (const plan::Backing kind : {plan::Backing::shm, plan::Backing::memfd}) {
+    const UniqueFd fd = placement::create_backing(kind, kBytes);
+    const Mapping mapping = Mapping::shared(fd.get(), kBytes, "test");
+    look(mapping.data());
+  }
+  const Mapping anonymous = placement::map_private(kBytes);
+  look(anonymous.data());
+}
+
+TEST_F(GpuBackend, EventsLieOnTheHostsClock) {
+  const std::int64_t before = now_ns();
+  const EventId first = backend_->new_event();
+  const EventId second = backend_->new_event();
+  backend_->record(main_, first);
+  backend_->busy(main_, {OpKind::inject, -1}, 2'000'000);
+  backend_->record(main_, second);
+  backend_->synchronize();
+  const std::int64_t after = now_ns();
+  const std::int64_t error = backend_->device().clock_error_ns + 2000;  // and CUDA's tick
+  EXPECT_GE(backend_->times(first).device_ns, before - error);
+  EXPECT_LE(backend_->times(second).device_ns, after + error);
+  EXPECT_GE(backend_->times(second).device_ns - backend_->times(first).device_ns, 1'900'000);
+  EXPECT_GE(backend_->times(first).enqueue_ns, before);
+}
+
+class GpuSegments : public GpuBackend {
+ protected:
+  static constexpr std::int64_t kTokens = 32;
+  static constexpr std::int64_t kWidth = 256;
+
+  void SetUp() override {
+    GpuBackend::SetUp();
+    if (IsSkipped()) return;
+    std::mt19937 random(5);
+    std::vector<Bf16> weights(kWidth * kWidth);
+    for (Bf16& one : weights) one.bits = static_cast<std::uint16_t>(0x3800 + random() % 0x0400);
+    matrix_ = backend_->upload_matrix(weights, kWidth, kWidth);
+    for (auto* buffer : {&x_, &y_, &other_}) *buffer = device(kTokens * kWidth * 2);
+  }
+  void fill_input(std::uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<Bf16> values(kTokens * kWidth);
+    for (Bf16& one : values) one.bits = static_cast<std::uint16_t>(0x3C00 + random() % 0x0400);
+    put(x_->data(), values.data(), values.size() * 2);
+  }
+  void work(Bf16* y) {
+    LinearArgs args{x_->as<Bf16>(), kWidth, matrix_.get(), y, kWidth, kTokens, 0};
+    backend_->linear(main_, kLinear, args);
+    args.accumulate_scale = 0.5F;
+    backend_->linear(main_, kLinear, args);
+  }
+  std::vector<std::uint16_t> result(const std::unique_ptr<Buffer>& buffer) {
+    return get<std::uint16_t>(buffer->data(), kTokens * kWidth);
+  }
+
+  std::unique_ptr<Matrix> matrix_;
+  std::unique_ptr<Buffer> x_, y_, other_;
+};
+
+TEST_F(GpuSegments, ReplaysEqualPlainWorkWithFreshInputs) {
+  for (std::uint32_t visit = 0; visit < 6; ++visit) {
+    fill_input(visit);
+    work(other_->as<Bf16>());
+    const auto plain = result(other_);
+    backend_->fill(main_, {OpKind::fill, -1}, y_->data(), 0xFF, y_->size());
+    const std::int64_t before = *backend_->launches();
+    const EventId outside = backend_->new_event();
+    const EventId inside = backend_->new_event();
+    const EventId after = backend_->new_event();
+    backend_->record(main_, outside);
+    backend_->begin_segment(main_, {0, static_cast<std::uint16_t>(visit % 2), 3});
+    work(y_->as<Bf16>());
+    backend_->record(main_, inside);
+    backend_->end_segment(main_);
+    backend_->record(main_, after);
+    EXPECT_EQ(*backend_->launches() - before, visit < 2 ? 2 : 1) << "visit " << visit;
+    backend_->synchronize();
+    EXPECT_EQ(result(y_), plain) << "visit " << visit;
+    // Its own events, in order, each time.
+    EXPECT_LE(backend_->times(outside).device_ns, backend_->times(inside).device_ns);
+    EXPECT_LE(backend_->times(inside).device_ns, backend_->times(after).device_ns + 1000);
+    EXPECT_GE(backend_->times(inside).enqueue_ns, backend_->times(outside).enqueue_ns);
+  }
+}
+
+TEST_F(GpuSegments, OtherWorkUnderTheSameKeyIsAnError) {
+  fill_input(1);
+  for (int visit = 0; visit < 3; ++visit) {
+    backend_->begin_segment(main_, {1, 0, 0});
+    work(y_->as<Bf16>());
+    backend_->end_segment(main_);
+  }
+  backend_->begin_segment(main_, {1, 0, 0});
+  work(other_->as<Bf16>());
+  EXPECT_THROW(backend_->end_segment(main_), Error);
+}
+
+TEST_F(GpuSegments, DroppedSegmentsAreCapturedAnew) {
+  fill_input(2);
+  const auto visit = [&](Bf16* y) {
+    backend_->begin_segment(main_, {2, 0, 0});
+    work(y);
+    backend_->end_segment(main_);
+    backend_->synchronize();
+  };
+  for (int i = 0; i < 3; ++i) visit(y_->as<Bf16>());
+  backend_->drop_segments();
+  for (int i = 0; i < 3; ++i) visit(other_->as<Bf16>());
+  EXPECT_EQ(result(other_), result(y_));
+}
+
+TEST_F(GpuSegments, NothingWaitsInside) {
+  const StreamId other = backend_->create_stream("other");
+  const EventId event = backend_->new_event();
+  backend_->record(other, event);
+  backend_->begin_segment(main_, {3, 0, 0});
+  EXPECT_THROW(backend_->wait(main_, event), Error);
+  EXPECT_NO_THROW(backend_->wait(other, event));
+  backend_->end_segment(main_);
+}
+
+}  // namespace
+}  // namespace eb::backend
