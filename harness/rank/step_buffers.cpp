@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "harness/base/error.h"
 #include "harness/engram/content.h"
+#include "harness/rank/storage.h"
 #include "kernels/hash.h"
 
 namespace eb::rank {
@@ -35,6 +37,22 @@ kernels::HashLayer hash_layer(const engram::Geometry& geometry, const engram::La
     out.offsets[c] = layer.head_offsets[static_cast<std::size_t>(c)];
   }
   return out;
+}
+
+// Elements of large matrices are made by all CPUs of the rank: a whole backbone has 10^10 of them.
+void backbone_weights(const std::string& name, std::uint64_t seed, std::int64_t fan_in, std::span<Bf16> out) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  const std::size_t threads =
+      std::clamp<std::size_t>(out.size() / kPiece, 1, static_cast<std::size_t>(allowed_cpu_count()));
+  const std::size_t part = (out.size() + threads - 1) / threads;
+  std::vector<std::jthread> others;
+  const auto make_part = [&](std::size_t i) {
+    const std::size_t first = std::min(out.size(), i * part);
+    engram::synthetic_weights(name, seed, fan_in, static_cast<std::int64_t>(first),
+                              out.subspan(first, std::min(part, out.size() - first)));
+  };
+  for (std::size_t i = 1; i < threads; ++i) others.emplace_back(make_part, i);
+  make_part(0);
 }
 
 }  // namespace
@@ -143,9 +161,9 @@ StepWeights::StepWeights(Backend& backend, const StepShape& shape, const engram:
   if (shape.backbone_n > 0) {
     std::vector<Bf16> values(static_cast<std::size_t>(shape.backbone_n * shape.hidden));
     for (int layer = 0; layer < shape.backbone_layers; ++layer) {
-      engram::synthetic_weights(weight_name(layer, "backbone.up"), seed, shape.hidden, 0, values);
+      backbone_weights(weight_name(layer, "backbone.up"), seed, shape.hidden, values);
       up.push_back(backend.upload_matrix(values, shape.backbone_n, shape.hidden));
-      engram::synthetic_weights(weight_name(layer, "backbone.down"), seed, shape.backbone_n, 0, values);
+      backbone_weights(weight_name(layer, "backbone.down"), seed, shape.backbone_n, values);
       down.push_back(backend.upload_matrix(values, shape.hidden, shape.backbone_n));
     }
   }

@@ -1,0 +1,395 @@
+"""GPU tests: kernels, the CUDA backend, and whole runs, from programs that were built here or elsewhere.
+
+usage: scripts/test --gpu [--build DIR] [--sanitize] [--jobs N] [--only TEXT]
+
+Needs Python's standard library alone. Without --build the program is set up and built first; with it nothing is
+installed or built, and DIR needs engram-bench, libengram-bench-cuda.so and the *_gpu_test programs of tests/gpu. A
+machine without a GPU, or whose GPU cannot be used, exits 77 and says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SCENARIOS = ROOT / "scenarios"
+SKIPPED = 77
+RUN_TIMEOUT_S = 150
+SANITIZE_TIMEOUT_S = 280
+
+
+class Failed(Exception):
+    """A case that did not go as it must."""
+
+
+class Skipped(Exception):
+    """A case that this machine cannot run."""
+
+
+@dataclass
+class Outcome:
+    name: str
+    state: str
+    text: str
+    seconds: float
+
+
+@dataclass
+class Run:
+    """One `engram-bench run` and what it left."""
+
+    code: int
+    error: str
+    folder: Path
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def sums(self, which: str) -> list[Any]:
+        return [[slot["when"], slot["arm"], slot[which]] for slot in self.result["checks"]["slots"]]
+
+    def warnings(self) -> set[str]:
+        return {warning["code"] for warning in self.result["warnings"]}
+
+
+class Bench:
+    def __init__(self, build: Path, scratch: Path) -> None:
+        self.program = build / "engram-bench"
+        self.scratch = scratch
+        self.count = 0
+
+    def run(self, scenario: str, *settings: str, environment: dict[str, str] | None = None) -> Run:
+        self.count += 1
+        folder = self.scratch / f"run-{self.count}"
+        command = [str(self.program), "run", str(SCENARIOS / f"{scenario}.json"), "-o", str(folder), "-q"]
+        for setting in settings:
+            command += ["--set", setting]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, env={**os.environ, **(environment or {})}
+        )
+        run = Run(done.returncode, done.stderr.strip(), folder)
+        if (folder / "result.json").exists():
+            run.result = json.loads((folder / "result.json").read_text())
+        return run
+
+    def good(self, scenario: str, *settings: str) -> Run:
+        run = self.run(scenario, *settings)
+        if run.code == SKIPPED:
+            raise Skipped(run.error)
+        if run.code == 1 and ("not enough memory" in run.error or "out of memory" in run.error):
+            raise Skipped(run.error)
+        require(run.code == 0, f"exit {run.code}: {run.error}")
+        require(run.result["checks"]["passed"] is True, "the checks did not pass")
+        return run
+
+
+def require(condition: bool, text: str) -> None:
+    if not condition:
+        raise Failed(text)
+
+
+def settings_for(backend: str, *more: str) -> list[str]:
+    # No warm-up: its length depends on the machine, and so would the steps that follow.
+    return [f"device.backend={backend}", "workload.warmup=0", *more]
+
+
+def equal_to_cpu(bench: Bench, scenario: str, *more: str) -> None:
+    """The same ids and rows as on the CPU, in every checked slot."""
+    cuda = bench.good(scenario, *settings_for("cuda", *more))
+    cpu = bench.good(scenario, *settings_for("cpu", *more))
+    require(cuda.sums("rows_sha256") == cpu.sums("rows_sha256"), "the rows' digests differ from the CPU's")
+    require(any(any(one[2]) for one in cuda.sums("rows_sha256")), "no slot has a digest")
+    devices = cuda.result["effective"][0]["devices"]
+    require(bool(devices) and devices[0]["backend"] == "cuda", "the result names no CUDA device")
+    require(devices[0]["uuid"] is not None, "the device has no UUID")
+    if len({one["uuid"] for one in devices}) < len(devices):
+        require(all(one["host_staged"] and one["time_sliced"] for one in devices), "shared devices are not said to be")
+        require("time_sliced" in cuda.warnings(), "ranks share a device and no warning says so")
+    for arm in cuda.result["arms"]:
+        for rank in arm["work_per_rank"]:
+            for lookup in rank["lookups"]:
+                require(lookup.get("registers_per_thread_max", 0) > 0, "a lookup without its kernel's registers")
+
+
+def graphs_equal_off(bench: Bench, scenario: str, *more: str) -> None:
+    """prefetch.graph piecewise: rows and hidden states bit for bit, after many replays with fresh ids."""
+    settings = settings_for("cuda", "workload.steps=9", "experiment.blocks=2", *more)
+    off = bench.good(scenario, *settings)
+    pieces = bench.good(scenario, *settings, "prefetch.graph=piecewise")
+    for which in ("rows_sha256", "hidden_sha256"):
+        require(off.sums(which) == pieces.sums(which), f"{which} with graphs differ")
+    require(len({str(one[2]) for one in off.sums("hidden_sha256")}) > 1, "all checked steps had the same ids")
+
+    def launches(run: Run) -> float:
+        return float(run.result["arms"][0]["work_per_rank"][0]["host"]["launches_per_step"])
+
+    require(launches(pieces) < launches(off), f"graphs took {launches(pieces)} launches, without {launches(off)}")
+
+
+def wrong_rows_are_found(bench: Bench, kind: str, *more: str) -> None:
+    run = bench.run("tiny", *settings_for("cuda", f"fault.kind={kind}", "fault.stage=in_step", "fault.step=2", *more))
+    require(run.code == 5, f"exit {run.code}, not 5: {run.error}")
+    require(run.result["cells"] == [], "a run with wrong rows shows figures")
+
+
+def rank_map(bench: Bench) -> None:
+    bench.good("tiny", *settings_for("cuda", "device.rank_map=[0,0,0,0]"))
+    run = bench.run("tiny", *settings_for("cuda", "device.rank_map=[0,0,0,900]"))
+    require(run.code == SKIPPED, f"exit {run.code} for a device that is not there: {run.error}")
+    require("900" in run.error, run.error)
+
+
+def no_device(bench: Bench) -> None:
+    run = bench.run("tiny", *settings_for("cuda"), environment={"CUDA_VISIBLE_DEVICES": ""})
+    require(run.code == SKIPPED, f"exit {run.code}: {run.error}")
+    require("device" in run.error, run.error)
+    automatic = bench.run("tiny", *settings_for("auto"), environment={"CUDA_VISIBLE_DEVICES": ""})
+    require(automatic.code == 0, f"auto without a device: exit {automatic.code}: {automatic.error}")
+    require(automatic.result["effective"][0]["device_backend"] == "cpu", "auto without a device is not the CPU")
+
+
+SINGLE = ("parallel.tp=1", "parallel.dp=1", "parallel.table_mode=private", "storage.policy=none")
+SMALL = (
+    *SINGLE, "model.table_scale=0.001", "model.hidden_size=512", "model.backbone.scale=0.002", "workload.steps=6",
+    "experiment.blocks=2",
+)  # fmt: skip
+
+
+def automatic_is_cuda(bench: Bench) -> None:
+    run = bench.good("tiny", *settings_for("auto"))
+    require(run.result["effective"][0]["device_backend"] == "cuda", "auto with a device is not CUDA")
+
+
+def bounds(bench: Bench) -> None:
+    """B1 small, with both controls: the tables in device memory give the same rows."""
+    run = bench.good("h200-b1", *settings_for("cuda", *SMALL))
+    sums = {}
+    for when, arm, value in run.sums("rows_sha256"):
+        if when == "before_timing":
+            sums[arm] = value
+    require(sums["early"] == sums["hbm"] == sums["at_consume"], "device memory gave other rows")
+    require("time_sliced" not in run.warnings(), "one rank alone is called time-sliced")
+    states = run.result["conditions"]["state_before"]["devices"]
+    if isinstance(states, list):
+        require(states[0]["temperature_c"] is not None, "NVML gave a device without a temperature field")
+        require(isinstance(run.result["conditions"]["gates"], list), "NVML is there and no gate was read")
+
+
+def grid_caps(bench: Bench) -> None:
+    run = bench.good("h200-b2", *settings_for("cuda", *SMALL))
+    grids = {}
+    for arm in run.result["arms"]:
+        if arm["name"] != "no_lookup":
+            grids[arm["name"]] = arm["work_per_rank"][0]["lookups"][0]["grid_max"]
+    require(grids["g8"] == 8 and grids["g16"] == 16 and grids["g33"] == 33, f"grids are {grids}")
+    require(grids["half"] == run.result["effective"][0]["device_units"] // 2, f"grids are {grids}")
+
+
+HOG = """
+import ctypes, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(code):
+    if code: sys.exit(f"error {code}")
+check(cuda.cuInit(0))
+context, device = ctypes.c_void_p(), ctypes.c_int()
+check(cuda.cuDeviceGet(ctypes.byref(device), 0))
+check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+check(cuda.cuCtxSetCurrent(context))
+free, total, pointer = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
+check(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+check(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(free.value - (2 << 30))))
+print("full", flush=True)
+sys.stdin.read()
+"""
+
+
+def full_device(bench: Bench) -> None:
+    """A device that another process has filled: a clean failure that says so."""
+    hog = subprocess.Popen([sys.executable, "-c", HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert hog.stdout is not None
+        if hog.stdout.readline().strip() != "full":
+            raise Skipped("the device's memory could not be taken")
+        run = bench.run("h200-b1", *settings_for("cuda", *SMALL, "model.hidden_size=5120", "model.backbone.scale=1"))
+    finally:
+        hog.communicate()
+    require(run.code == 1, f"exit {run.code}: {run.error}")
+    require("out of memory" in run.error and "rank 0" in run.error, run.error)
+
+
+def gtest(program: Path, prefix: list[str], timeout: int) -> tuple[int, int, int, str]:
+    """(passed, failed, skipped, output) of one GoogleTest program."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [*prefix, str(program), f"--gtest_output=json:{report}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        output = done.stdout + done.stderr
+        if not report.exists():
+            return 0, 1, 0, output
+        passed = failed = skipped = 0
+        for suite in json.loads(report.read_text())["testsuites"]:
+            for case in suite["testsuite"]:
+                if case.get("failures"):
+                    failed += 1
+                elif case.get("result") == "SKIPPED":
+                    skipped += 1
+                else:
+                    passed += 1
+        if done.returncode != 0 and failed == 0:
+            failed = 1
+        return passed, failed, skipped, output
+
+
+def cases() -> list[tuple[str, Callable[[Bench], None]]]:
+    def equal(scenario: str, *more: str) -> Callable[[Bench], None]:
+        return lambda bench: equal_to_cpu(bench, scenario, *more)
+
+    def graphs(scenario: str, *more: str) -> Callable[[Bench], None]:
+        return lambda bench: graphs_equal_off(bench, scenario, *more)
+
+    def fault(kind: str, *more: str) -> Callable[[Bench], None]:
+        return lambda bench: wrong_rows_are_found(bench, kind, *more)
+
+    late = "prefetch.submit=at_consume"
+    return [
+        ("run tiny, memfd", equal("tiny")),
+        ("run tiny, shm", equal("tiny", "storage.backing=shm")),
+        ("run tiny, stock", equal("tiny", "storage.backing=shm", "storage.policy=stock")),
+        ("run tiny, at_consume", equal("tiny", late)),
+        ("run private, anon", equal("private", "storage.policy=none")),
+        ("run private, interleaved", equal("private", "storage.policy=none", "storage.layout=interleaved")),
+        ("run dp_sharded", equal("dp_sharded")),
+        ("run dp_sharded, at_consume", equal("dp_sharded", late)),
+        ("run sp", equal("sp")),
+        ("run ep", equal("ep")),
+        ("run uneven", equal("uneven")),
+        ("run quick", equal("quick", "storage.policy=none", "experiment.blocks=2")),
+        ("run private, per_layer streams", equal("private", "storage.policy=none", "prefetch.streams=per_layer")),
+        ("run private, order table", equal("private", "storage.policy=none", "prefetch.order=table")),
+        ("run dp_sharded, order table", equal("dp_sharded", "prefetch.order=table", late)),
+        ("run with the automatic backend", automatic_is_cuda),
+        ("graphs, one rank", graphs("private", *SINGLE)),
+        ("graphs, one rank, at_consume", graphs("private", *SINGLE, late)),
+        ("graphs, shared TP2 x DP2", graphs("tiny")),
+        ("graphs, dp_sharded", graphs("dp_sharded")),
+        ("graphs, sp", graphs("sp")),
+        ("graphs, ep", graphs("ep")),
+        ("fault skip_lookup", fault("skip_lookup")),
+        ("fault skip_lookup, at_consume", fault("skip_lookup", late)),
+        ("fault late_lookup", fault("late_lookup")),
+        ("fault late_lookup, graphs", fault("late_lookup", "prefetch.graph=piecewise")),
+        ("rank_map", rank_map),
+        ("no device", no_device),
+        ("B1 small, hbm and stub controls", bounds),
+        ("B2 small, grid caps", grid_caps),
+        ("B1 small, graphs", lambda bench: graphs_equal_off(bench, "h200-b1", *SMALL)),
+    ]
+
+
+def why_not(bench: Bench) -> str:
+    """Why this machine cannot run GPU tests; empty: it can."""
+    command = [str(bench.program), "run", str(SCENARIOS / "tiny.json"), "--set", "device.backend=cuda", "--dry-run"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    if done.returncode != 0:
+        return f"{bench.program} does not start: {done.stderr.strip()}"
+    stops = [one["text"] for one in json.loads(done.stdout)["would_stop_run"] if one["exit"] == SKIPPED]
+    return stops[0] if stops else ""
+
+
+def measured(name: str, work: Callable[[], None]) -> Outcome:
+    start = time.monotonic()
+    state, text = "passed", ""
+    try:
+        work()
+    except Skipped as skip:
+        state, text = "skipped", str(skip)
+    except subprocess.TimeoutExpired as late:
+        state, text = "failed", f"took over {late.timeout} s"
+    except (Failed, KeyError, IndexError, TypeError, json.JSONDecodeError) as error:
+        state, text = "failed", f"{type(error).__name__}: {error}"
+    outcome = Outcome(name, state, text, time.monotonic() - start)
+    print(f"{outcome.state:8}{outcome.seconds:7.1f} s  {outcome.name}  {outcome.text}".rstrip(), flush=True)
+    return outcome
+
+
+def sanitize(program: Path) -> list[Outcome]:
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    outcomes = []
+    for check in ("memcheck", "racecheck"):
+
+        def work(check: str = check) -> None:
+            if not Path(tool).exists():
+                raise Skipped("compute-sanitizer is not installed: not run")
+            prefix = [tool, "--tool", check, "--error-exitcode", "9"]
+            passed, failed, skipped, output = gtest(program, prefix, SANITIZE_TIMEOUT_S)
+            if "Device not supported" in output:
+                raise Skipped("compute-sanitizer does not support this device: not run")
+            tail = " | ".join(output.strip().splitlines()[-3:])
+            require(failed == 0 and passed > 0, f"{passed} passed, {failed} failed, {skipped} skipped: {tail}")
+            require("ERROR SUMMARY: 0 errors" in output or "0 hazards" in output, tail)
+
+        outcomes.append(measured(f"compute-sanitizer {check}", work))
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/test --gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gpu", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="folder of the programs")
+    parser.add_argument("--sanitize", action="store_true", help="also the kernel tests under compute-sanitizer")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at once")
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    arguments = parser.parse_args()
+    build = arguments.build.resolve()
+    start = time.monotonic()
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="engram-bench-gpu-") as scratch:
+        bench = Bench(build, Path(scratch))
+        reason = why_not(bench)
+        if reason:
+            print(f"GPU tests skipped: {reason}\n0 passed, 0 failed, 1 skipped")
+            return SKIPPED
+        units = [0, 0, 0]
+        for name in ("kernels_gpu_test", "backend_gpu_test"):
+            program = build / "tests" / "gpu" / name
+            if arguments.only and arguments.only not in name:
+                continue
+
+            def work(program: Path = program) -> None:
+                passed, failed, skipped, output = gtest(program, [], 200)
+                units[0] += passed
+                units[1] += failed
+                units[2] += skipped
+                lines = [line for line in output.splitlines() if "Failure" in line or "FAILED" in line]
+                require(failed == 0 and passed > 0, f"{passed} passed, {failed} failed: {' | '.join(lines[:6])}")
+
+            measured(name, work)
+        chosen = [(name, work) for name, work in cases() if arguments.only in name]
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            outcomes = list(pool.map(lambda case: measured(case[0], lambda: case[1](bench)), chosen))
+        if not arguments.only or arguments.only in "full device":  # alone: it takes the device's memory
+            outcomes.append(measured("full device", lambda: full_device(bench)))
+        if arguments.sanitize:
+            outcomes += sanitize(build / "tests" / "gpu" / "kernels_gpu_test")
+        else:
+            print("not run: compute-sanitizer (--sanitize)")
+    count = {state: sum(one.state == state for one in outcomes) for state in ("passed", "failed", "skipped")}
+    passed, failed, skipped = count["passed"] + units[0], count["failed"] + units[1], count["skipped"] + units[2]
+    print(f"{time.monotonic() - start:.0f} s\n{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
