@@ -183,7 +183,6 @@ void StepProgram::consume(const StepInput& step, int table) {
   bring_rows(step, table);
   project(step, table);
   if (late) {
-    close_segment();
     // Behind its own consumer, so that the fault does not depend on how fast the machine is.
     submit_lookup(step, table, staging_free_[place]);
     late_.push_back(lookup_done_[place]);
@@ -284,14 +283,17 @@ void StepProgram::project(const StepInput& step, int table) {
     parts_.backend.linear(parts_.main, op(OpKind::wkv, layer), args);
   }
   log_.mark(parts_.main, EventKind::wkv_done, layer);
+  close_segment();
   const bool gathers = split && step.tokens.own > 0;
-  if (shape.rows_in_staging() || gathers) close_segment();
   if (shape.rows_in_staging()) staging_free_[place] = log_.depend_unnamed(parts_.main);
   if (!gathers) return;
   const std::int64_t piece = shape.kv_part * 2;
   all_gather(*parts_.groups.tp, "tp", "wkv_output", op(OpKind::wkv_gather, layer), EventKind::wkv_gather_start,
              buffers.kv_own->data(), buffers.kv_gathered->data(), step.tokens.own * piece);
-  open_segment(step, layer, Piece::wkv_gathered);
+  // Goes on into the gate, unless something comes between.
+  if (step.capture == nullptr && !faulty(step, table, LookupFault::late)) {
+    open_segment(step, layer, Piece::wkv_gathered);
+  }
   kernels::SelectArgs select;
   select.src = buffers.kv_gathered->data();
   select.dst = buffers.kv->data();
@@ -309,7 +311,6 @@ void StepProgram::apply_gate(const StepInput& step, int table) {
   const auto place = static_cast<std::size_t>(table);
   const int layer = layer_of(table);
   if (step.capture) {
-    close_segment();
     capture(step, table, step.capture->before);
   } else {
     open_segment(step, layer, Piece::gate);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -76,6 +77,19 @@ TEST_F(GpuBackend, OutOfMemoryNamesWhatWasAskedFor) {
                 testing::AllOf(testing::HasSubstr("the impossible"), testing::HasSubstr("out of memory")));
   }
   EXPECT_NO_THROW((void)device(1024));  // the error does not stick
+}
+
+// A buffer is zeroed before it is given out, not some time later.
+TEST_F(GpuBackend, NewMemoryStaysAsWritten) {
+  constexpr std::size_t kBytes = std::size_t{512} << 20;
+  constexpr std::size_t kEnd = 4096;
+  for (int trial = 0; trial < 4; ++trial) {
+    const auto buffer = device(kBytes);
+    backend_->fill(main_, {OpKind::fill, -1}, buffer->data() + kBytes - kEnd, 0x5A, kEnd);
+    backend_->synchronize();
+    const auto seen = get<std::byte>(buffer->data() + kBytes - kEnd, kEnd);
+    EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](std::byte b) { return b == std::byte{0x5A}; }));
+  }
 }
 
 // The device reads what the host writes after registration: the same pages, no copy.

@@ -197,7 +197,7 @@ class CudaBackend final : public Backend {
                            args.accumulate_scale)) {
       return;
     }
-    ++launches_;
+    if (!segments_.capturing()) ++launches_;
     linear_.run(args, at(stream));
   }
   void copy(StreamId stream, Op op, std::byte* dst, const std::byte* src, std::size_t bytes) override {
@@ -233,7 +233,7 @@ class CudaBackend final : public Backend {
     return streams_[stream]->get();
   }
   void launched(cudaError_t error, Op op) {
-    ++launches_;
+    if (!segments_.capturing()) ++launches_;  // a segment is captured without a launch on another stream
     if (error != cudaSuccess) fail_cuda(error, cpu::op_text(op));
   }
   void no_segment(StreamId stream, Op op) const {

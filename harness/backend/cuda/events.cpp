@@ -31,7 +31,10 @@ EventId EventPool::take() {
   return static_cast<EventId>(taken_++);
 }
 
+// Twice as many as were needed: a slot may be longer than the one before it, and creating events takes time that would
+// fall into its steps.
 void EventPool::reset() {
+  while (entries_.size() < 2 * taken_) entries_.emplace_back();
   taken_ = 0;
   set_base();
 }

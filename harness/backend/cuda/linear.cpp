@@ -17,8 +17,10 @@ class DeviceMatrix final : public Matrix {
       fail(Exit::failure, "a {} x {} matrix of {} values", n, k, values.size());
     }
     check(cudaMalloc(&data_, values.size_bytes()), fmt::format("a {} x {} weight matrix", n, k));
-    if (const auto error = cudaMemcpy(data_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice);
-        error != cudaSuccess) {
+    // From pageable memory cudaMemcpy returns once its staging buffer is full; the last piece may still be on its way.
+    cudaError_t error = cudaMemcpy(data_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
+    if (error != cudaSuccess) {
       ignore(cudaFree(data_));
       fail_cuda(error, "upload of a weight matrix");
     }

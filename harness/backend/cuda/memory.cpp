@@ -17,7 +17,11 @@ class DeviceBuffer final : public Buffer {
   DeviceBuffer(std::size_t bytes, const char* what) : bytes_(bytes) {
     check(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)),
           fmt::format("{}: {} bytes of device memory", what, bytes));
-    if (const auto error = cudaMemset(data_, 0, bytes); error != cudaSuccess) {
+    // cudaMemset returns before it has run, and this program's streams do not wait for the stream it runs on: without
+    // the second call the zeros may land on what was written since.
+    cudaError_t error = cudaMemset(data_, 0, bytes);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
+    if (error != cudaSuccess) {
       ignore(cudaFree(data_));
       fail_cuda(error, what);
     }

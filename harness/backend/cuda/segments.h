@@ -25,6 +25,7 @@ class Segments {
   bool end(StreamId id);
   void drop();
   [[nodiscard]] bool open_on(StreamId id) const noexcept { return mode_ != Mode::none && id == id_; }
+  [[nodiscard]] bool capturing() const noexcept { return mode_ == Mode::capture; }
 
   // An operation with these arguments; false: a graph does it.
   template <typename... Arguments>

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -120,6 +121,7 @@ class Device final : public FakeBackend {
   void sort_rows(StreamId stream, Op op, const kernels::LookupArgs& args, std::int32_t* order) override {
     run(stream, op, [args, order] { kernels::sort_rows(args, order); });
   }
+  void drop_segments() override { segments_.clear(); }
   std::int64_t lookup(StreamId stream, Op op, const kernels::LookupArgs& args, std::int64_t grid_cap) override {
     outside_segment(stream, cpu::op_text(op));
     if (grid_cap < 1) fail(Exit::failure, "{}: a grid cap of {}; at least 1 is needed", cpu::op_text(op), grid_cap);
@@ -158,9 +160,15 @@ class Device final : public FakeBackend {
     if (segment_) fail(Exit::failure, "segment {} begins inside segment {}", segment.piece, segment_->piece);
     segment_ = segment;
     segment_stream_ = stream;
+    segment_work_.clear();
   }
   void end_segment(StreamId stream) override {
     if (!segment_ || stream != segment_stream_) fail(Exit::failure, "a segment ends that did not begin");
+    const auto [known, fresh] = segments_.try_emplace(*segment_, segment_work_);
+    if (!fresh && known->second != segment_work_) {
+      fail(Exit::failure, "segment {} of shape {} comes again with other work: {}, was {}", segment_->piece,
+           segment_->shape, segment_work_, known->second);
+    }
     segment_.reset();
   }
 
@@ -221,6 +229,8 @@ class Device final : public FakeBackend {
   std::uint32_t host_node_ = kNone;  // last host wait
   std::optional<Segment> segment_;   // open
   StreamId segment_stream_ = 0;
+  std::string segment_work_;  // its operations by name, a record as "."
+  std::map<Segment, std::string> segments_;
 };
 
 class FakeCommunicator final : public Communicator {
@@ -259,6 +269,7 @@ void Device::record(StreamId stream, EventId event) {
   host_ns_ += script_.host_cost_ns;
   slot.recorded = true;
   slot.in_segment = segment_ && stream == segment_stream_;
+  if (slot.in_segment) segment_work_ += ". ";
   slot.times = {host_ns_, std::max(on.free_ns, host_ns_)};
   if (GraphNode* node = add_node(Kind::record, stream)) {
     node->event = event;
@@ -330,6 +341,7 @@ void Device::failed(const VirtualStream& stream, Op op, const std::string& text)
 
 void Device::run(StreamId stream, Op op, const Work& work, std::optional<std::int64_t> own_ns) {
   VirtualStream& on = at(stream);
+  if (segment_ && stream == segment_stream_) segment_work_ += script_name(op) + ' ';
   host_ns_ += script_.host_cost_ns;
   const std::int64_t start_ns = std::max(on.free_ns, host_ns_);
   on.free_ns = start_ns + duration(op, own_ns);

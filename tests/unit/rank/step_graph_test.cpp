@@ -76,6 +76,20 @@ TEST(StepGraph, SegmentsHoldNothingThatOthersWaitFor) {
   }
 }
 
+// A planted fault comes in the middle of a segment, and is found all the same.
+TEST(StepGraph, LateLookupWithSegmentsIsFound) {
+  StepRun run;
+  run.scenario = two_layers(2, 1, plan::TableMode::private_);
+  run.scenario.prefetch.graph = "piecewise";
+  run.scenario.fault = {"late_lookup", "in_step", 0, 2};
+  run.device = Device::fake;
+  control::RunSlot timed = timed_slot(4, 3);
+  timed.check = true;
+  run.slots = {checked_slot(2), timed};
+  const auto ranks = run_ranks(run);
+  EXPECT_EQ(static_cast<int>(ranks[0].exit), 5) << ranks[0].error;
+}
+
 TEST(StepGraph, OneRankHasSegmentsToo) {
   StepRun run;
   run.scenario = two_layers(1, 1, plan::TableMode::private_);
