@@ -121,11 +121,17 @@ def graph_of(launches: int, launch: Callable[[int], None]) -> torch.cuda.CUDAGra
 def time_alternating(
     graphs: dict[str, torch.cuda.CUDAGraph], launches: int, replays: int, between: Callable[[], None]
 ) -> dict[str, list[float]]:
-    """us a launch, one value a replay; the order of the graphs turns around from replay to replay."""
+    """us a launch, one value a replay; the order of the graphs turns around from replay to replay.
+
+    Each timed replay follows an untimed one of the same graph with other ids: the first replay after another graph
+    takes up to 190 us longer, whichever comes, and small batches would show that instead of the kernel.
+    """
     times: dict[str, list[float]] = {name: [] for name in graphs}
     names = list(graphs)
     for replay in range(replays + 1):
         for name in names if replay % 2 == 0 else reversed(names):
+            between()
+            graphs[name].replay()
             between()
             torch.cuda.synchronize()
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
