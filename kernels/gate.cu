@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) gate_kernel(const __grid_co
 #pragma unroll
         for (int i = 0; i < kSums; ++i) all[h * kSums + i] = sums.value[i];
       }
-      value = load_once(kv + kCopies * vectors + threadIdx.x);
     }
     reduce_warp<kCopies>(all, partial[warp]);
+    if (owns) value = load_once(kv + kCopies * vectors + threadIdx.x);  // under way while the block adds up
   } else {
     for (int h = 0; h < copies; ++h) {
       Sums sums{};
