@@ -177,7 +177,12 @@ TEST_F(GpuSegments, ReplaysEqualPlainWorkWithFreshInputs) {
     backend_->record(main_, inside);
     backend_->end_segment(main_);
     backend_->record(main_, after);
-    EXPECT_EQ(*backend_->launches() - before, visit < 2 ? 2 : 1) << "visit " << visit;
+    // A product is one kernel or more; a graph is one launch.
+    if (visit < 2) {
+      EXPECT_GE(*backend_->launches() - before, 2) << "visit " << visit;
+    } else {
+      EXPECT_EQ(*backend_->launches() - before, 1) << "visit " << visit;
+    }
     backend_->synchronize();
     EXPECT_EQ(result(y_), plain) << "visit " << visit;
     // Its own events, in order, each time.

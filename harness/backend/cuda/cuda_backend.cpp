@@ -197,8 +197,8 @@ class CudaBackend final : public Backend {
                            args.accumulate_scale)) {
       return;
     }
-    if (!segments_.capturing()) ++launches_;
-    linear_.run(args, at(stream));
+    const std::int64_t kernels = linear_.run(args, at(stream));
+    if (!segments_.capturing()) launches_ += kernels;
   }
   void copy(StreamId stream, Op op, std::byte* dst, const std::byte* src, std::size_t bytes) override {
     if (!segments_.enqueue(stream, op.kind, dst, src, bytes)) return;

@@ -51,6 +51,7 @@ struct Linear::Product {
   cublasLtMatrixLayout_t x = nullptr;
   cublasLtMatrixLayout_t y = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
+  std::int64_t kernels = 0;  // 0: not counted yet
 
   ~Product() {
     if (y != nullptr) cublasLtMatrixLayoutDestroy(y);
@@ -113,16 +114,34 @@ Linear::Product& Linear::product(const LinearArgs& args) {
   return *kept;
 }
 
-void Linear::run(const LinearArgs& args, cudaStream_t stream) {
-  if (args.m == 0) return;
-  const auto* w = dynamic_cast<const DeviceMatrix*>(args.w);
-  if (w == nullptr) fail(Exit::failure, "linear: the matrix is not this backend's");
-  const Product& kept = product(args);
+void Linear::enqueue(const Product& kept, const LinearArgs& args, const void* w, cudaStream_t stream) {
   const float alpha = args.accumulate_scale != 0 ? args.accumulate_scale : 1.0F;
   const float beta = args.accumulate_scale != 0 ? 1.0F : 0.0F;
-  check_blas(cublasLtMatmul(handle_, kept.operation, &alpha, w->data(), kept.w, args.x, kept.x, &beta, args.y, kept.y,
-                            args.y, kept.y, &kept.algorithm, workspace_, kWorkspaceBytes, stream),
+  check_blas(cublasLtMatmul(handle_, kept.operation, &alpha, w, kept.w, args.x, kept.x, &beta, args.y, kept.y, args.y,
+                            kept.y, &kept.algorithm, workspace_, kWorkspaceBytes, stream),
              "cublasLtMatmul");
+}
+
+std::int64_t Linear::count_kernels(const Product& kept, const LinearArgs& args, const void* w) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(counting_.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  enqueue(kept, args, w, counting_.get());
+  check(cudaStreamEndCapture(counting_.get(), &graph), "cudaStreamEndCapture");
+  std::size_t nodes = 0;
+  const cudaError_t error = cudaGraphGetNodes(graph, nullptr, &nodes);
+  ignore(cudaGraphDestroy(graph));
+  check(error, "cudaGraphGetNodes");
+  return static_cast<std::int64_t>(nodes);
+}
+
+std::int64_t Linear::run(const LinearArgs& args, cudaStream_t stream) {
+  if (args.m == 0) return 0;
+  const auto* w = dynamic_cast<const DeviceMatrix*>(args.w);
+  if (w == nullptr) fail(Exit::failure, "linear: the matrix is not this backend's");
+  Product& kept = product(args);
+  enqueue(kept, args, w->data(), stream);
+  if (kept.kernels == 0) kept.kernels = count_kernels(kept, args, w->data());
+  return kept.kernels;
 }
 
 }  // namespace eb::backend::cuda

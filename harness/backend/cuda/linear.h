@@ -24,16 +24,20 @@ class Linear {
   ~Linear();
   Linear(const Linear&) = delete;
   Linear& operator=(const Linear&) = delete;
-  // Errors: Error(failure) with the shape where cuBLASLt has no algorithm for it.
-  void run(const LinearArgs& args, cudaStream_t stream);
+  // Errors: Error(failure) with the shape where cuBLASLt has no algorithm for it. Returns how many kernels the product
+  // takes: cuBLASLt splits some. The first call of a shape must not be captured.
+  std::int64_t run(const LinearArgs& args, cudaStream_t stream);
 
  private:
   struct Product;
   using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>;
   Product& product(const LinearArgs& args);
+  void enqueue(const Product& product, const LinearArgs& args, const void* w, cudaStream_t stream);
+  [[nodiscard]] std::int64_t count_kernels(const Product& product, const LinearArgs& args, const void* w);
 
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
+  OwnedStream counting_;  // where a product is captured to see its kernels
   std::map<Key, std::unique_ptr<Product>> products_;
 };
 
