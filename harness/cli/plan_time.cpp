@@ -4,6 +4,7 @@
 
 #include "harness/cli/plan_report.h"
 #include "harness/measure/order.h"
+#include "harness/rank/backend_factory.h"
 #include "harness/rank/step_shape.h"
 
 namespace eb::cli {
@@ -101,6 +102,10 @@ TimeEstimate estimate_time(const plan::Plan& plan, const std::vector<ArmReport>&
   }
   if (fake) {
     estimate.reason = "the fake backend runs in virtual time";
+    return estimate;
+  }
+  if (rank::resolve_backend(plan.base.device.backend) == plan::BackendKind::cuda) {
+    estimate.reason = "not estimated for GPUs";
     return estimate;
   }
   estimate.low_s = low;
