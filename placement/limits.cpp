@@ -93,7 +93,10 @@ std::vector<std::string> missing_memory(const MemoryNeed& need, const MemoryLimi
   check("memory limit of the cgroup", all, limits.cgroup_free_bytes,
         "lower model.table_scale, or raise the container's memory limit");
   check("memory of this machine", all, limits.available_bytes, "lower model.table_scale, or free memory");
-  if (!need.bind_nodes.empty() && !limits.node_free_bytes.empty()) {
+  // A node that this machine lacks is the policy's to refuse.
+  const bool known = std::any_of(need.bind_nodes.begin(), need.bind_nodes.end(),
+                                 [&](int node) { return limits.node_free_bytes.count(node) > 0; });
+  if (known) {
     std::int64_t free = 0;
     for (const int node : need.bind_nodes) {
       const auto at = limits.node_free_bytes.find(node);

@@ -152,6 +152,9 @@ TEST(MissingMemory, NamesEachBrokenLimitWithItsFigures) {
   EXPECT_TRUE(
       missing_memory({.shared_bytes = 80, .shm_file_bytes = 0, .private_bytes = 0, .bind_nodes = {0, 1}}, limits)
           .empty());
+  // A node that is not there is refused by the policy, not called full.
+  EXPECT_TRUE(
+      missing_memory({.shared_bytes = 80, .shm_file_bytes = 0, .private_bytes = 0, .bind_nodes = {7}}, limits).empty());
 }
 
 TEST(HumanBytes, Units) {
