@@ -38,6 +38,7 @@ struct RunArguments {
   bool resume = false;
   bool report = false;
   bool allow_degraded = false;
+  bool trace = false;
   std::string launcher;
 };
 
@@ -57,6 +58,7 @@ void refuse_unbuilt(const RunArguments& arguments) {
   if (arguments.resume) refuse("--resume");
   if (arguments.report) refuse("--report");
   if (arguments.allow_degraded) refuse("--allow-degraded");
+  if (arguments.trace) refuse("--trace");
   if (!arguments.launcher.empty()) refuse("--launcher");
 }
 
@@ -237,6 +239,7 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
   command->add_flag("--resume", arguments->resume)->group("");
   command->add_flag("--report", arguments->report)->group("");
   command->add_flag("--allow-degraded", arguments->allow_degraded)->group("");
+  command->add_flag("--trace", arguments->trace)->group("");
   command->add_option("--launcher", arguments->launcher)->group("");
   command->callback([arguments, &globals, &action] {
     action = [arguments, &globals] {

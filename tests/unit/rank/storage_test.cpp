@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "harness/base/error.h"
 
 namespace eb::rank {
@@ -88,6 +90,36 @@ TEST_F(Storage, MapWithoutItsDescriptorAndViewsBeforeRegistrationAreErrors) {
   (void)leader.create(&path);
   leader.map({});
   EXPECT_THROW((void)leader.views(), Error);
+}
+
+// hbm: every rank has its own tables in its device's memory, whatever the mode, and they hold the same rows. The CPU
+// backend's "device" is host memory.
+TEST_F(Storage, DeviceMemoryHoldsTheSameTables) {
+  std::string path;
+  TableStorage host(scenario_, layout_, geometry_, 0);
+  (void)host.create(&path);
+  host.map({});
+  host.load({});
+  scenario_.storage.backing = plan::Backing::hbm;
+  const plan::RunLayout layout = plan::make_layout(scenario_, geometry_);
+  EXPECT_EQ(layout.backings.size(), layout.ranks.size());
+  const auto backend = backend::make_cpu_backend({});
+  for (const int rank : {0, 2}) {  // two readers of what would be one shared backing
+    TableStorage tables(scenario_, layout, geometry_, rank);
+    EXPECT_TRUE(tables.leader());
+    tables.map({});
+    tables.apply_policy();
+    tables.pretouch({});
+    EXPECT_THROW((void)tables.views(), Error);
+    tables.register_with(*backend);
+    tables.load({});
+    const auto views = tables.views();
+    ASSERT_EQ(views.size(), host.places().layers.size());
+    EXPECT_TRUE(views[0].in_device_memory);
+    EXPECT_EQ(std::memcmp(views[0].weights, host.mapping().data(), host.mapping().size()), 0);
+    tables.unregister();
+    EXPECT_THROW((void)tables.views(), Error);
+  }
 }
 
 }  // namespace

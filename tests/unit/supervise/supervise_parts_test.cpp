@@ -72,6 +72,27 @@ TEST(Binding, MissingNodesAreSkipped) {
   }
 }
 
+TEST(Binding, GpusAreTakenInTurnOrAsListed) {
+  plan::Scenario scenario = tiny(2, 2);
+  const auto layout = layout_of(scenario);
+  EXPECT_EQ(nodes_of(bind_ranks(scenario, layout, two_nodes(), {1, 0})), (std::vector<int>{1, 0, 1, 0}));
+  scenario.device.rank_devices = {1, 1, 0, 0};
+  scenario.storage.bind_ranks = "device-local";
+  const auto bindings = bind_ranks(scenario, layout, two_nodes(), {1, 0});
+  EXPECT_EQ(nodes_of(bindings), (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_EQ(bindings[2].memory_nodes, std::vector<int>{1});
+  const auto exit_of = [&](const std::vector<int>& gpu_nodes) {
+    try {
+      (void)bind_ranks(scenario, layout, two_nodes(), gpu_nodes);
+    } catch (const Error& error) {
+      return error.exit();
+    }
+    return Exit::ok;
+  };
+  EXPECT_EQ(exit_of({0}), Exit::skipped);       // device 1 is not there
+  EXPECT_EQ(exit_of({-1, -1}), Exit::failure);  // its node is not stated
+}
+
 TEST(MemoryNeed, CountsEveryBackingOnceAndWeightsPerRank) {
   plan::Scenario scenario = tiny(2, 2);
   const engram::Geometry geometry = engram::make_geometry(scenario.model.base, 1.0);
