@@ -170,13 +170,15 @@ void StepProgram::consume(const StepInput& step, int table) {
   const int layer = layer_of(table);
   const bool late = faulty(step, table, LookupFault::late);
   close_segment();
+  // Ahead of the release: a wait that begins with the release counts from there, however long this stream is kept from
+  // going on behind it.
+  log_.mark(parts_.main, EventKind::consumer_arrival, layer);
   if (options_.submit == plan::Submit::at_consume) {
     // A stream can only wait for what was recorded before, so the lookup is enqueued here, behind its release and ahead
     // of this stream's own wait. On the device it starts when the main stream arrives, however far ahead the host is.
     const EventId release = log_.depend(parts_.main, EventKind::release, layer);
     if (!late) submit_lookup(step, table, release);
   }
-  log_.mark(parts_.main, EventKind::consumer_arrival, layer);
   if (!late) parts_.backend.wait(parts_.main, lookup_done_[place]);
   log_.mark(parts_.main, EventKind::consumer_resumed, layer);
   if (step.poison) keep_witness(step, table);
