@@ -60,7 +60,7 @@ UniqueFd make_memfd(const char* name, std::size_t bytes) {
   return fd;
 }
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, std::size_t most) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) fail_errno(errno, path);
   std::string text;
@@ -71,6 +71,7 @@ std::string read_file(const std::string& path) {
     if (got < 0) fail_errno(errno, path);
     if (got == 0) return text;
     text.append(piece.data(), static_cast<std::size_t>(got));
+    if (text.size() > most) fail(Exit::failure, "{}: longer than the {} bytes that are read", path, most);
   }
 }
 

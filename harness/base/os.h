@@ -16,8 +16,9 @@ namespace eb {
 // A memfd of `bytes` (zero filled, close-on-exec). Errors: Error(failure).
 [[nodiscard]] UniqueFd make_memfd(const char* name, std::size_t bytes);
 
-// The whole of a small file (/proc, /sys, scenario files). Errors: Error(failure) that names the path.
-[[nodiscard]] std::string read_file(const std::string& path);
+// The whole of a small file (/proc, /sys, scenario files), of `most` bytes or fewer. Errors: Error(failure) that names
+// the path.
+[[nodiscard]] std::string read_file(const std::string& path, std::size_t most = SIZE_MAX);
 
 // Writes to `path` + ".tmp", syncs and renames, so that a reader sees the old file or the new one, never half of it.
 // Errors: Error(failure) that names the path (a full disk, a read-only folder); the temporary file is removed.

@@ -14,6 +14,7 @@
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/cli/cli.h"
+#include "harness/cli/settings.h"
 #include "harness/plan/scenario.h"
 #include "harness/supervise/reroll.h"
 #include "placement/backing.h"
@@ -204,7 +205,7 @@ struct Verdict {
 Verdict judge(const std::string& file) {
   Verdict verdict{file, {}};
   try {
-    verdict.obstacles = supervise::preflight(plan::load_plan(file, {}));
+    verdict.obstacles = supervise::preflight(load_scenario(file, {}));
   } catch (const Error& error) {
     verdict.obstacles.push_back({error.exit(), error.what()});
   }

@@ -29,7 +29,7 @@ int run_plan(const PlanOptions& options, const Globals& globals) {
     return static_cast<int>(Exit::ok);
   }
   if (options.scenario.empty()) fail(Exit::usage, "plan: name a scenario file, as in scenarios/quick.json");
-  const plan::Plan plan = plan::load_plan(options.scenario, parse_settings(options.settings, options.seed));
+  const plan::Plan plan = load_scenario(options.scenario, parse_settings(options.settings, options.seed));
   const PlanReport report = make_plan_report(plan);
   fmt::print("{}", globals.json ? plan_report_json(plan, report) : plan_report_text(plan, report));
   return static_cast<int>(Exit::ok);

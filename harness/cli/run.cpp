@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -64,14 +65,11 @@ void refuse_unbuilt(const RunArguments& arguments) {
 
 Prepared prepare(const RunArguments& arguments) {
   Prepared prepared;
-  prepared.plan = plan::load_plan(arguments.scenario, parse_settings(arguments.settings, arguments.seed));
+  prepared.plan = load_scenario(arguments.scenario, parse_settings(arguments.settings, arguments.seed));
   for (const plan::Arm& arm : prepared.plan.arms) {
     prepared.geometries.push_back(engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale));
     prepared.layouts.push_back(plan::make_layout(arm.scenario, prepared.geometries.back()));
   }
-  const plan::ExperimentSpec& experiment = prepared.plan.experiment;
-  if (!experiment.primary.empty()) measure::check_metric_name(experiment.primary);
-  for (const std::string& guard : experiment.guards) measure::check_metric_name(guard);
   prepared.schedule = measure::make_schedule(prepared.plan);
   return prepared;
 }
@@ -175,6 +173,7 @@ Exit carry_out(const Prepared& prepared, const RunArguments& arguments, const Gl
 
 int run_scenario(const RunArguments& arguments, const std::string& command_line, const Globals& globals) {
   refuse_unbuilt(arguments);
+  if (!std::isfinite(arguments.rank_timeout_s)) fail(Exit::usage, "--rank-timeout: expected seconds, found no number");
   const Prepared prepared = prepare(arguments);
   if (arguments.instrument == "both") {
     const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan);
@@ -184,7 +183,8 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   }
   const std::string folder_path =
       arguments.output.empty() ? result::default_folder(prepared.plan.base.name) : arguments.output;
-  if (std::filesystem::exists(folder_path) && !arguments.force && !arguments.dry_run) {
+  std::error_code unknown;  // a name that cannot be looked up cannot be made either, which is said there
+  if (std::filesystem::exists(folder_path, unknown) && !arguments.force && !arguments.dry_run) {
     fail(Exit::usage, "output folder {} exists: choose another with -o, or overwrite its run with --force",
          folder_path);
   }
@@ -194,7 +194,6 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   if (!obstacles.empty()) return refuse_obstacles(obstacles);
 
   supervise::install_signal_handlers();
-  result::RunFolder folder(folder_path, arguments.force);
   result::RunInput input;
   input.plan = &prepared.plan;
   input.layouts = prepared.layouts;
@@ -206,6 +205,7 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   input.command_line = command_line;
   input.binary_sha256 = own_hash();
   input.instrument = arguments.instrument == "on";
+  result::RunFolder folder(folder_path, arguments.force);
   result::RunWriter writer(folder, input);
   const Exit exit = carry_out(prepared, arguments, globals, writer);
   if (globals.json) {

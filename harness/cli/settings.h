@@ -16,4 +16,8 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings, std::st
 [[nodiscard]] std::vector<plan::Setting> parse_settings(const std::vector<std::string>& settings,
                                                         const std::string& seed);
 
+// The plan of a scenario file, with the names checked that only later parts know: metrics, and operations of the fake
+// backend. Errors: Error(usage).
+[[nodiscard]] plan::Plan load_scenario(const std::string& path, const std::vector<plan::Setting>& settings);
+
 }  // namespace eb::cli

@@ -179,7 +179,7 @@ Plan parse_plan(const std::string& text, const std::string& folder, const std::v
 Plan load_plan(const std::string& path, const std::vector<Setting>& settings) {
   std::string text;
   try {
-    text = read_file(path);
+    text = read_file(path, kLargestFile);
   } catch (const Error& error) {
     fail(Exit::usage, "scenario file {}", error.what());
   }

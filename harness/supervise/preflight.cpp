@@ -54,8 +54,12 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
            scenario.prefetch.graph);
     }
   });
-  // Empty token files and ids out of the vocabulary: said once, not by every rank.
-  check([&] { static_cast<void>(replay::make_token_model(scenario.workload.tokens, scenario.model.base)); });
+  // Empty token files, ids out of the vocabulary, and a map (whose pad id every token model needs) that cannot be read:
+  // said once, not by every rank.
+  check([&] {
+    static_cast<void>(replay::make_token_model(scenario.workload.tokens, scenario.model.base));
+    static_cast<void>(replay::read_token_map(scenario.workload.tokens.map, scenario.model.base).pad_compressed());
+  });
   rank::Sharing sharing = rank::Sharing::none;
   check([&] { sharing = rank::sharing_of(scenario.storage); });
   if (rank::in_host_memory(sharing)) {

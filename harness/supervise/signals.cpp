@@ -46,6 +46,8 @@ void install_signal_handlers() {
   for (const int number : {SIGINT, SIGTERM}) {
     if (::sigaction(number, &action, nullptr) != 0) fail_errno(errno, "sigaction");
   }
+  // A file-size limit then shows as an error of the write, which names the file.
+  if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR) fail_errno(errno, "signal(SIGXFSZ)");
 }
 
 int pending_signal() noexcept { return g_signal.load(); }

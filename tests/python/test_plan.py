@@ -57,6 +57,20 @@ def test_shipped_scenarios_are_valid(path: Path) -> None:
         assert memory["total_bytes"] <= answer["estimate"]["peak_bytes"]
 
 
+@pytest.mark.parametrize(("setting", "words"), [
+    ("experiment.primary=lokup_us.p50", "nearest is lookup_us"),
+    ('experiment.guards=["front_us.p50","step_us.p5"]', "step_us.p5"),
+    ('device.fake_durations_us={"lokup":5}', "unknown operation lokup; nearest: lookup"),
+    ('device.fake_durations_us={"lookup.14":5}', "lookup.l14"),
+])  # fmt: skip
+def test_names_that_only_later_parts_know_are_checked_at_once(setting: str, words: str) -> None:
+    assert words in error_of(TINY, setting)
+
+
+def test_an_endless_file_is_no_scenario() -> None:
+    assert "longer than the" in error_of("/dev/zero")
+
+
 def test_the_quick_scenario_is_small() -> None:
     answer = plan(ROOT / "scenarios" / "quick.json")
     assert answer["estimate"]["peak_bytes"] < 2 << 30
