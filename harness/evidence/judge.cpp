@@ -158,13 +158,15 @@ Finding judge_figures(const Cell& cell, const Rules& rules) {
     decide(finding, Verdict::void_, Reason::gates_failed);
     return finding;
   }
-  if (!positive) {
-    decide(finding, Verdict::inconclusive, Reason::no_ratio);
-    return finding;
+  if (positive) {
+    for (const stats::PairBlocks& pair : counted) finding.log_ratios.push_back(stats::pair_log_ratio(pair));
   }
-  for (const stats::PairBlocks& pair : counted) finding.log_ratios.push_back(stats::pair_log_ratio(pair));
   if (counted.size() < 2) {
     decide(finding, Verdict::none, cell.pairs.size() == 1 ? Reason::one_reroll : Reason::too_few_pairs);
+    return finding;
+  }
+  if (!positive) {
+    decide(finding, Verdict::inconclusive, Reason::no_ratio);
     return finding;
   }
   const stats::MeanInterval t = stats::t_interval(finding.log_ratios);

@@ -80,6 +80,8 @@ TEST(Judge, ZeroHasNoRatio) {
   Cell cell = cell_of(around(0));
   cell.pairs[0].blocks.a = {0, 0};
   EXPECT_EQ(judge_figures(cell, {}).reason, Reason::no_ratio);
+  cell.pairs.resize(1);
+  EXPECT_EQ(judge_figures(cell, {}).reason, Reason::one_reroll) << "more re-rolls come first";
 }
 
 TEST(Judge, HolmTakesBackWhatManyLooksGive) {
