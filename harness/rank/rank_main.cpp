@@ -124,6 +124,7 @@ class Rank {
       done = timed(Stage::stock_open, [] {});
     } else {
       std::string note;
+      if (message.stage == Stage::policy) storage_->prepare_policy();
       done = timed(message.stage, [&] { descriptor = run(message.stage, fds, note); });
       done.note = note;
     }

@@ -93,12 +93,15 @@ void TableStorage::open_named(const std::string& path) {
   mapping_ = Mapping::shared(fd_.get(), static_cast<std::size_t>(places_.bytes), path.c_str());
 }
 
-void TableStorage::apply_policy() {
+void TableStorage::prepare_policy() {
   if (!leader() || !mapping_) return;
   const plan::Policy& policy = scenario_.storage.policy;
   if (policy.kind == plan::PolicyKind::none || policy.kind == plan::PolicyKind::stock) return;
-  const auto topology = placement::read_topology(placement::Devices::skip);
-  placement::apply(placement::resolve(policy, topology), mapping_.data(), mapping_.size());
+  effective_ = placement::resolve(policy, placement::read_topology(placement::Devices::skip));
+}
+
+void TableStorage::apply_policy() {
+  if (effective_) placement::apply(*effective_, mapping_.data(), mapping_.size());
 }
 
 void TableStorage::pretouch(const std::function<void()>& progress) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
 #include "kernels/lookup.h"
+#include "placement/policy.h"
 
 namespace eb::rank {
 
@@ -52,7 +54,9 @@ class TableStorage {
   void map(UniqueFd fd);
   // stock: the leader maps what it created, everybody else opens `path`.
   void open_named(const std::string& path);
-  // Leader: sets storage.policy on the object (or on the private memory), before any touch.
+  // Leader: reads what apply_policy() needs of the machine, so that the stage's time has none of it.
+  void prepare_policy();
+  // Sets what prepare_policy() found on the object (or on the private memory), before any touch.
   void apply_policy();
   // Leader: pre-touches as storage.pretouch says. `progress` is called now and then.
   void pretouch(const std::function<void()>& progress);
@@ -82,6 +86,7 @@ class TableStorage {
   plan::BackingLayout places_;
   UniqueFd fd_;
   Mapping mapping_;
+  std::optional<placement::EffectivePolicy> effective_;  // leaders, where a policy is set
   std::unique_ptr<backend::Registration> registration_;  // released before the mapping it covers
   backend::Backend* backend_ = nullptr;                  // Sharing::device: whose memory the tables lie in
   std::unique_ptr<backend::Buffer> device_;

@@ -1,6 +1,7 @@
 // result.json: the tables' memory: ledger beside observation, where the pages lie, what start-up cost.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "harness/base/error.h"
@@ -167,10 +168,20 @@ Json startup_section(const Record& record) {
   Json list = Json::array();
   for (const RerollRecord& reroll : record.rerolls) {
     Json stages = Json::array();
+    std::map<control::Stage, std::int64_t> last_end_ns;  // when the barrier behind a stage opened
     for (const supervise::StageReport& stage : reroll.storage.stages) {
+      last_end_ns[stage.stage] = std::max(last_end_ns[stage.stage], stage.end_ns);
+    }
+    const plan::Scenario& scenario = record.plan->arms[reroll.plan.allocated_for].scenario;
+    const bool stock = scenario.storage.policy.kind == plan::PolicyKind::stock;
+    for (const supervise::StageReport& stage : reroll.storage.stages) {
+      const Json skew = stock && stage.stage == control::Stage::map
+                            ? missing("stock has no barrier between map and register")
+                            : Json(static_cast<double>(last_end_ns[stage.stage] - stage.end_ns) / 1000.0);
       stages.push_back({{"rank", stage.rank},
                         {"stage", control::name(stage.stage)},
                         {"duration_us", static_cast<double>(stage.end_ns - stage.start_ns) / 1000.0},
+                        {"skew_us", skew},
                         {"minor_faults", stage.minor_faults},
                         {"major_faults", stage.major_faults}});
     }
