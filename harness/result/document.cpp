@@ -77,9 +77,15 @@ Json rank_work(int rank, const RankWork& work) {
 }
 
 // Why an arm has no value for a metric.
-std::string absent_reason(const Record& record, const measure::Column& column) {
+std::string absent_reason(const Record& record, std::size_t arm, const measure::Column& column) {
   if (!record.figures_allowed()) return "a check failed or a fault was planted: no figure of this run is shown";
   if (!record.instrument) return "events were off in this run";
+  // Every step has its own time, so an arm without one ran none: the run ended before.
+  for (std::size_t c = 0; c < record.columns.size(); ++c) {
+    if (record.columns[c].id == measure::MetricId::step && record.cells->pooled(arm, c).empty()) {
+      return "the run ended before a timed step of this arm was done";
+    }
+  }
   return measure::metric(column.id).absent;
 }
 
@@ -127,7 +133,7 @@ Json cells_section(const Record& record) {
   if (!record.cells || !record.figures_allowed()) return list;
   for (std::size_t a = 0; a < record.plan->arms.size(); ++a) {
     for (std::size_t c = 0; c < record.columns.size(); ++c) {
-      const std::string reason = absent_reason(record, record.columns[c]);
+      const std::string reason = absent_reason(record, a, record.columns[c]);
       Json cell = {{"arm", record.arm_name(a)},
                    {"metric", record.columns[c].name},
                    {"unit", measure::metric(record.columns[c].id).unit}};

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <span>
 #include <sstream>
 #include <vector>
 
@@ -44,6 +45,33 @@ void check_cells(const std::string& path, const Json& result, const Samples& sam
              cell.value(name, Json("absent")).dump(), value.dump());
       }
     }
+  }
+}
+
+// Every sampled metric must have its cell, where the run may show figures.
+void check_no_cell_lost(const std::string& path, const Json& result, const Samples& samples) {
+  if (result.at("cells").empty() && !result.at("complete").get<bool>()) return;  // it failed: it shows none
+  for (const Json& warning : result.at("warnings")) {
+    if (warning.at("code") == "planted_fault") return;
+  }
+  std::set<std::pair<std::string, std::string>> cells;
+  for (const Json& cell : result.at("cells")) {
+    cells.emplace(cell.at("arm").get<std::string>(), cell.at("metric").get<std::string>());
+  }
+  for (const auto& [key, values] : samples.replicas) {
+    if (!cells.contains(key)) {
+      fail(Exit::bad_data, "{}: the samples have {} of arm {}, the result has no such cell", path, key.second,
+           key.first);
+    }
+  }
+}
+
+// The expanded scenario must be the one that its hash, here and in the conditions, is of.
+void check_plan(const std::string& path, const Json& plan) {
+  const auto stated = plan.at("sha256").get<std::string>();
+  const std::string text = plan.at("plan").dump(2) + "\n";
+  if (sha256_hex(std::as_bytes(std::span(text))) != stated) {
+    fail(Exit::bad_data, "{}/plan.json: the plan is not the one whose hash is stated", path);
   }
 }
 
@@ -141,10 +169,13 @@ VerifyReport verify(const std::string& path) {
   try {
     const Samples samples = read_samples(path);
     check_cells(path, result, samples);
-    check_basis(path, result, parse(path + "/plan.json"));
+    check_no_cell_lost(path, result, samples);
+    const Json plan = parse(path + "/plan.json");
+    check_plan(path, plan);
+    check_basis(path, result, plan);
     report.verdicts = check_verdicts(path, result, samples);
   } catch (const Json::exception& error) {
-    fail(Exit::bad_data, "{}/result.json: {}", path, error.what());
+    fail(Exit::bad_data, "{}: result.json or plan.json is not as this program writes it: {}", path, error.what());
   }
   for (const std::string& name : run_files(path)) {
     if (name.starts_with("events/")) report.events += read_events(path + "/" + name).size();

@@ -343,6 +343,29 @@ def test_verify_derives_every_verdict_anew(copy: Path) -> None:
     run("verify", str(copy))
 
 
+def test_verify_misses_a_cell_that_was_taken_out(copy: Path) -> None:
+    result = load(copy / "result.json")
+    result["cells"] = [one for one in result["cells"] if (one["arm"], one["metric"]) != ("B", "queue_us")]
+    reseal(copy, result)
+    assert "the samples have queue_us of arm B" in run("verify", str(copy), code=5).stderr
+
+
+def test_verify_finds_a_plan_that_its_hash_is_not_of(copy: Path) -> None:
+    document = load(copy / "plan.json")
+    document["plan"]["seed"] += 1
+    (copy / "plan.json").write_text(json.dumps(document, indent=2) + "\n")
+    rehash(copy)
+    assert "plan.json" in run("verify", str(copy), code=5).stderr
+
+
+def test_each_stage_ends_in_a_barrier_whose_skew_is_metered(archive: Path) -> None:
+    for reroll in load(archive / "result.json")["startup"]:
+        stages = reroll["stages"]
+        for stage in {one["stage"] for one in stages}:
+            skews = [one["skew_us"] for one in stages if one["stage"] == stage]
+            assert min(skews) == 0, "the last to arrive waits for nobody"
+
+
 def test_verify_names_a_corrupt_sample_line(copy: Path) -> None:
     file = next((copy / "samples").iterdir())
     lines = file.read_text().splitlines()

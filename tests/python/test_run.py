@@ -155,10 +155,42 @@ def test_usage_errors_name_what_is_wrong(run: Runner, arguments: list[str], word
     assert not run.output.exists()
 
 
+def test_a_token_map_that_is_not_there_is_found_before_any_rank_starts(run: Runner) -> None:
+    error = run("--set", "workload.tokens.map=absent.u32", code=2).stderr
+    assert "absent.u32" in error
+    assert "rank" not in error
+    assert not run.output.exists()
+
+
+def test_a_state_folder_that_may_not_be_entered_is_no_reason_not_to_run(run: Runner, tmp_path: Path) -> None:
+    blocked = tmp_path / "state"
+    blocked.write_text("a file, where the folder of the floors should be")
+    done = subprocess.run(run.command(), capture_output=True, text=True, timeout=120, check=False,
+                          env={**os.environ, "ENGRAM_BENCH_STATE": str(blocked / ("x" * 300))})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_that_ended_early_does_not_blame_the_scenario(run: Runner) -> None:
+    started = subprocess.Popen(run.command("--set", "workload.steps=1000000"), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    end = time.monotonic() + 30
+    while not (run.output / "result.json").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    started.send_signal(signal.SIGINT)
+    text, _ = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "the run ended before a timed step of this arm was done" in text
+    assert "stub" not in text
+
+
 def test_a_node_that_is_not_here_is_skipped_before_anything_is_made(run: Runner) -> None:
     error = run("--set", "storage.policy=bind:7", code=77).stderr
     assert "bind:7" in error
     assert not run.output.exists()
+
+
+def test_a_time_out_is_a_number(run: Runner) -> None:
+    assert "--rank-timeout" in run("--rank-timeout", "nan", code=2).stderr
 
 
 def test_dry_run_prints_the_order_and_starts_nothing(run: Runner) -> None:
