@@ -103,6 +103,68 @@ std::string checks_line(const Json& document) {
   return checks["passed"] == false ? "Checks FAILED: no figure of this run is shown.\n" : "Nothing was checked.\n";
 }
 
+// The cells of a result, found by arm and metric.
+struct Cells {
+  explicit Cells(const Json& document) {
+    for (const Json& arm : document["arms"]) arms.push_back(arm["name"].get<std::string>());
+    for (const Json& cell : document["cells"]) {
+      const std::string metric = cell["metric"].get<std::string>();
+      found[{cell["arm"].get<std::string>(), metric}] = &cell;
+      if (std::find(metrics.begin(), metrics.end(), metric) == metrics.end()) metrics.push_back(metric);
+    }
+  }
+
+  // Null where the result has no figure of it.
+  [[nodiscard]] const Json* measured(const std::string& arm, const std::string& metric) const {
+    const auto cell = found.find({arm, metric});
+    return cell != found.end() && (*cell->second)["median"].is_number() ? cell->second : nullptr;
+  }
+
+  // A sum over layers that has only one.
+  [[nodiscard]] bool repeats_its_layer(const std::string& metric) const {
+    const auto same = [&](const std::string& other) { return family(other) == metric; };
+    return std::count_if(metrics.begin(), metrics.end(), same) == 2;
+  }
+
+  std::vector<std::string> arms;
+  std::vector<std::string> metrics;  // in the order of the registry
+  std::map<std::pair<std::string, std::string>, const Json*> found;
+};
+
+std::vector<std::string> shown_metrics(const Cells& cells, bool all_metrics) {
+  std::vector<std::string> rows;
+  const auto add_family = [&](const std::string& name) {
+    for (const std::string& metric : cells.metrics) {
+      if (family(metric) == name && std::find(rows.begin(), rows.end(), metric) == rows.end()) rows.push_back(metric);
+    }
+  };
+  for (const char* name : kShown) add_family(name);
+  if (all_metrics) {
+    for (const std::string& metric : cells.metrics) add_family(family(metric));
+  }
+  return rows;
+}
+
+std::string figure_text(const Json& cell) {
+  return fmt::format("{} [{}-{}] {}", short_number(cell["median"].get<double>()),
+                     short_number(cell["q1"].get<double>()), short_number(cell["q3"].get<double>()),
+                     cell["n"].get<std::int64_t>());
+}
+
+// Why the metrics are missing that no arm has.
+std::string absent_lines(const Cells& cells, const std::vector<std::string>& rows) {
+  std::string text;
+  for (const std::string& metric : rows) {
+    const auto measured = [&](const std::string& arm) { return cells.measured(arm, metric) != nullptr; };
+    if (metric != family(metric) || std::any_of(cells.arms.begin(), cells.arms.end(), measured)) continue;
+    const auto cell = cells.found.find({cells.arms.front(), metric});
+    text += fmt::format(
+        "  {}: not here: {}\n", metric,
+        cell == cells.found.end() ? "not in the result" : text_of(cell->second->value("reason", Json()), ""));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string short_number(double value) {
@@ -114,71 +176,28 @@ std::string short_number(double value) {
 }
 
 std::string figures_table(const Json& document, bool all_metrics) {
-  if (document["cells"].empty()) return "";
-  std::vector<std::string> arms;
-  for (const Json& arm : document["arms"]) arms.push_back(arm["name"].get<std::string>());
-  std::map<std::pair<std::string, std::string>, const Json*> cells;
-  std::vector<std::string> metrics;  // in the order of the registry
-  for (const Json& cell : document["cells"]) {
-    const std::string metric = cell["metric"].get<std::string>();
-    cells[{cell["arm"].get<std::string>(), metric}] = &cell;
-    if (std::find(metrics.begin(), metrics.end(), metric) == metrics.end()) metrics.push_back(metric);
-  }
-  std::vector<std::string> rows;
-  const auto add_family = [&](const std::string& name) {
-    for (const std::string& metric : metrics) {
-      if (family(metric) == name && std::find(rows.begin(), rows.end(), metric) == rows.end()) rows.push_back(metric);
-    }
-  };
-  for (const char* name : kShown) add_family(name);
-  if (all_metrics) {
-    for (const std::string& metric : metrics) add_family(family(metric));
-  }
+  const Cells cells(document);
+  if (cells.metrics.empty()) return "";
+  const std::vector<std::string> rows = shown_metrics(cells, all_metrics);
   std::string text;
-  for (std::size_t from = 0; from < arms.size(); from += kArmsAcross) {
-    const std::size_t until = std::min(arms.size(), from + kArmsAcross);
-    std::vector<std::vector<std::string>> table;
-    std::vector<std::string> head = {"us a step: median [q1-q3] n"};
-    for (std::size_t a = from; a < until; ++a) head.push_back(arms[a]);
-    table.push_back(head);
+  for (std::size_t from = 0; from < cells.arms.size(); from += kArmsAcross) {
+    const std::size_t until = std::min(cells.arms.size(), from + kArmsAcross);
+    std::vector<std::vector<std::string>> table = {{"us a step: median [q1-q3] n"}};
+    for (std::size_t a = from; a < until; ++a) table[0].push_back(cells.arms[a]);
     for (const std::string& metric : rows) {
-      // A sum over layers only repeats its one layer.
-      if (metric == family(metric) && std::count_if(metrics.begin(), metrics.end(),
-                                                    [&](const std::string& m) { return family(m) == metric; }) == 2) {
-        continue;
-      }
+      if (cells.repeats_its_layer(metric)) continue;
       std::vector<std::string> row = {metric};
       bool any = false;
       for (std::size_t a = from; a < until; ++a) {
-        const auto found = cells.find({arms[a], metric});
-        if (found == cells.end() || !(*found->second)["median"].is_number()) {
-          row.emplace_back("-");
-          continue;
-        }
-        const Json& cell = *found->second;
-        any = true;
-        row.push_back(fmt::format("{} [{}-{}] {}", short_number(cell["median"].get<double>()),
-                                  short_number(cell["q1"].get<double>()), short_number(cell["q3"].get<double>()),
-                                  cell["n"].get<std::int64_t>()));
+        const Json* cell = cells.measured(cells.arms[a], metric);
+        any = any || cell != nullptr;
+        row.push_back(cell != nullptr ? figure_text(*cell) : "-");
       }
       if (any) table.push_back(row);
     }
     text += aligned(table);
   }
-  std::string absent;
-  for (const std::string& metric : rows) {
-    if (metric != family(metric)) continue;
-    const bool none = std::all_of(arms.begin(), arms.end(), [&](const std::string& arm) {
-      const auto found = cells.find({arm, metric});
-      return found == cells.end() || !(*found->second)["median"].is_number();
-    });
-    if (!none) continue;
-    const auto found = cells.find({arms.front(), metric});
-    absent +=
-        fmt::format("  {}: not here: {}\n", metric,
-                    found == cells.end() ? "not in the result" : text_of(found->second->value("reason", Json()), ""));
-  }
-  return text + absent;
+  return text + absent_lines(cells, rows);
 }
 
 std::string placement_table(const Json& document) {
@@ -187,7 +206,6 @@ std::string placement_table(const Json& document) {
   std::map<std::string, std::map<std::string, std::string>> cells;  // row name -> label -> text
   std::vector<std::string> order;
   std::map<std::string, std::string> requested;
-  std::string notes;
   for (const Json& snapshot : document["placement"]["snapshots"]) {
     const std::string label = snapshot["label"].get<std::string>();
     for (const Json& backing : snapshot["backings"]) {
@@ -215,7 +233,7 @@ std::string placement_table(const Json& document) {
     for (const char* label : kLabels) line.push_back(cells[row].contains(label) ? cells[row][label] : "-");
     table.push_back(line);
   }
-  return order.empty() ? "" : aligned(table) + notes;
+  return order.empty() ? "" : aligned(table);
 }
 
 std::string ledger_table(const Json& document) {

@@ -149,7 +149,6 @@ std::optional<Received<Message>> decoded(std::optional<Frame> frame, Decode deco
 }
 }  // namespace
 
-std::optional<Received<ToRank>> Channel::try_receive_to_rank() { return decoded<ToRank>(try_frame(), decode_to_rank); }
 std::optional<Received<ToSupervisor>> Channel::try_receive_to_supervisor() {
   return decoded<ToSupervisor>(try_frame(), decode_to_supervisor);
 }

@@ -38,7 +38,6 @@ class Channel {
   void send(const ToSupervisor& message, std::span<const int> fds = {});
 
   // The next message if it is complete; never blocks. Errors: Error(failure) for a malformed one.
-  [[nodiscard]] std::optional<Received<ToRank>> try_receive_to_rank();
   [[nodiscard]] std::optional<Received<ToSupervisor>> try_receive_to_supervisor();
   // Blocks; empty when the other end has closed.
   [[nodiscard]] std::optional<Received<ToRank>> receive_to_rank();

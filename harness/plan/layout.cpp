@@ -2,6 +2,7 @@
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "harness/plan/ledger_input.h"
 
 namespace eb::plan {
 
@@ -108,6 +109,17 @@ BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram
     backing.layers.push_back(place);
   }
   return backing;
+}
+
+engram::LedgerInput ledger_input(const Scenario& scenario, const RunLayout& layout) {
+  engram::LedgerInput input;
+  input.tp = scenario.parallel.tp;
+  input.dp = scenario.parallel.dp;
+  input.edp_group = layout.edp_group_size;
+  input.table_mode = scenario.parallel.table_mode;
+  input.layout = scenario.storage.layout;
+  input.max_tokens = scenario.workload.max_tokens(scenario.parallel.dp);
+  return input;
 }
 
 }  // namespace eb::plan

@@ -6,11 +6,10 @@
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
-#include "harness/engram/ledger.h"
+#include "harness/plan/ledger_input.h"
 #include "harness/rank/backend_factory.h"
 #include "harness/result/record.h"
 #include "harness/result/snapshots.h"
-#include "placement/policy.h"
 
 namespace eb::result {
 
@@ -61,21 +60,6 @@ Json share_of(const Json& observed, std::int64_t expected) {
   return observed.get<double>() / static_cast<double>(expected) - 1.0;
 }
 
-Json requested(const Record& record, const plan::Scenario& scenario) {
-  try {
-    const placement::EffectivePolicy policy = placement::resolve(scenario.storage.policy, record.topology);
-    int last = 0;
-    for (const placement::NumaNode& node : record.topology.nodes) last = std::max(last, node.id);
-    const std::vector<double> shares = placement::requested_shares(policy, last + 1);
-    if (shares.empty()) return missing("the policy promises no shares");
-    Json out = Json::object();
-    for (std::size_t node = 0; node < shares.size(); ++node) out[fmt::format("{}", node)] = shares[node];
-    return out;
-  } catch (const Error& error) {
-    return missing(error.what());
-  }
-}
-
 }  // namespace
 
 Json ledger_section(const Record& record) {
@@ -84,14 +68,7 @@ Json ledger_section(const Record& record) {
     const std::size_t arm = reroll.plan.allocated_for;
     const plan::Scenario& scenario = record.plan->arms[arm].scenario;
     const plan::RunLayout& layout = record.layouts[arm];
-    engram::LedgerInput input;
-    input.tp = scenario.parallel.tp;
-    input.dp = scenario.parallel.dp;
-    input.edp_group = layout.edp_group_size;
-    input.table_mode = scenario.parallel.table_mode;
-    input.layout = scenario.storage.layout;
-    input.max_tokens = scenario.workload.max_tokens(scenario.parallel.dp);
-    const engram::Ledger ledger = engram::make_ledger(record.geometries[arm], input);
+    const engram::Ledger ledger = engram::make_ledger(record.geometries[arm], plan::ledger_input(scenario, layout));
     const bool stub = off_host(scenario.storage.backing);
     std::int64_t expected = 0;
     for (const plan::BackingPlace& backing : layout.backings) expected += backing.bytes;
@@ -119,7 +96,6 @@ Json ledger_section(const Record& record) {
                       {"backing_allocated", share_of(totals.allocated_bytes, expected)},
                       {"node_growth", share_of(growth, expected)}}},
                     {"node_growth_lag_bytes", counter_lag_bytes(record.topology)},
-                    {"node_growth_lag_bytes", counter_lag_bytes(record.topology)},
                     {"tolerance", kLedgerTolerance}});
   }
   return list;
@@ -130,7 +106,7 @@ Json placement_section(const Record& record) {
   for (const RerollRecord& reroll : record.rerolls) {
     const std::size_t arm = reroll.plan.allocated_for;
     const plan::Scenario& scenario = record.plan->arms[arm].scenario;
-    const Json shares = requested(record, scenario);
+    const Json shares = requested_shares(scenario.storage.policy, record.topology);
     std::vector<std::string> labels;
     for (const supervise::SnapshotReport& one : reroll.storage.snapshots) {
       if (std::find(labels.begin(), labels.end(), one.label) == labels.end()) labels.push_back(one.label);

@@ -9,7 +9,6 @@
 #include "harness/result/snapshots.h"
 #include "harness/stats/paired.h"
 #include "harness/supervise/binding.h"
-#include "placement/policy.h"
 
 namespace eb::result {
 
@@ -40,20 +39,8 @@ const RerollRecord* reroll_of(const Record& record, int pair, std::size_t arm) {
   return nullptr;
 }
 
-Json requested_shares(const Record& record, std::size_t arm) {
-  try {
-    const placement::EffectivePolicy policy =
-        placement::resolve(record.plan->arms[arm].scenario.storage.policy, record.topology);
-    int last = 0;
-    for (const placement::NumaNode& node : record.topology.nodes) last = std::max(last, node.id);
-    const std::vector<double> shares = placement::requested_shares(policy, last + 1);
-    if (shares.empty()) return missing("the policy promises no shares");
-    Json out = Json::object();
-    for (std::size_t node = 0; node < shares.size(); ++node) out[fmt::format("{}", node)] = shares[node];
-    return out;
-  } catch (const Error& error) {
-    return missing(error.what());
-  }
+Json requested_of(const Record& record, std::size_t arm) {
+  return requested_shares(record.plan->arms[arm].scenario.storage.policy, record.topology);
 }
 
 // Pages by node over all backings of the re-roll's last snapshot, each backing once.
@@ -119,7 +106,7 @@ Json observed_pages(const Record& record, int pair, std::size_t arm) {
   return {{"pair", pair},
           {"arm", record.arm_name(arm)},
           {"shares", shares_json(sum)},
-          {"requested", requested_shares(record, arm)},
+          {"requested", requested_of(record, arm)},
           {"unqueryable_share",
            sum.queried + sum.unqueryable == 0
                ? Json(nullptr)
@@ -177,8 +164,8 @@ Json pages_section(const Record& record, const std::vector<std::size_t>& judged)
   if (move) {
     // Arms that ask for the same place (bind:0 and preferred:0) move nothing.
     std::set<std::string> places;
-    for (const std::size_t arm : judged) places.insert(requested_shares(record, arm).dump());
-    move = places.size() > 1 || requested_shares(record, judged.front()).contains("reason");
+    for (const std::size_t arm : judged) places.insert(requested_of(record, arm).dump());
+    move = places.size() > 1 || requested_of(record, judged.front()).contains("reason");
   }
   for (int pair = 0; pair < record.plan->experiment.pairs; ++pair) {
     for (const std::size_t arm : judged) observed.push_back(observed_pages(record, pair, arm));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "harness/base/error.h"
+#include "placement/policy.h"
 
 namespace eb::result {
 
@@ -136,6 +137,21 @@ Json backing_pages(const plan::BackingPlace& backing, const std::vector<RankSnap
   }
   out["tables"] = tables;
   return out;
+}
+
+Json requested_shares(const plan::Policy& wanted, const placement::Topology& topology) {
+  try {
+    const placement::EffectivePolicy policy = placement::resolve(wanted, topology);
+    int last = 0;
+    for (const placement::NumaNode& node : topology.nodes) last = std::max(last, node.id);
+    const std::vector<double> shares = placement::requested_shares(policy, last + 1);
+    if (shares.empty()) return missing("the policy promises no shares");
+    Json out = Json::object();
+    for (std::size_t node = 0; node < shares.size(); ++node) out[fmt::format("{}", node)] = shares[node];
+    return out;
+  } catch (const Error& error) {
+    return missing(error.what());
+  }
 }
 
 }  // namespace eb::result

@@ -8,6 +8,7 @@
 #include "harness/plan/layout.h"
 #include "harness/result/json_value.h"
 #include "harness/supervise/reroll.h"
+#include "placement/topology.h"
 
 namespace eb::result {
 
@@ -30,6 +31,10 @@ struct BackingTotals {   // numbers, or null with the reason
 // One backing in one snapshot: policy, pages and shares by node (numa_maps), and per table what move_pages says.
 [[nodiscard]] Json backing_pages(const plan::BackingPlace& backing, const std::vector<RankSnapshot>& ranks,
                                  const Json& requested_shares);
+
+// What share of the pages each node should have; null with the reason where the policy promises none, or names a node that
+// this machine lacks.
+[[nodiscard]] Json requested_shares(const plan::Policy& wanted, const placement::Topology& topology);
 
 // Pages by node of a table or mapping as shares of their sum; null with a reason where there is none.
 [[nodiscard]] Json node_shares(const Json& node_pages);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "harness/base/error.h"
-#include "harness/engram/ledger.h"
+#include "harness/plan/ledger_input.h"
 #include "harness/rank/backend_factory.h"
 
 namespace eb::supervise {
@@ -34,14 +34,8 @@ std::int64_t buffers_of_rank(const plan::Scenario& scenario, const plan::RunLayo
                              const engram::Geometry& geometry) {
   const engram::Model& model = scenario.model.base;
   const std::int64_t tokens = scenario.workload.max_tokens(scenario.parallel.dp);
-  engram::LedgerInput input;
-  input.tp = scenario.parallel.tp;
-  input.dp = scenario.parallel.dp;
-  input.edp_group = layout.edp_group_size;
-  input.table_mode = scenario.parallel.table_mode;
-  input.layout = scenario.storage.layout;
-  input.max_tokens = tokens;
-  const std::int64_t staging = engram::make_ledger(geometry, input).staging_bytes_per_rank;
+  const std::int64_t staging =
+      engram::make_ledger(geometry, plan::ledger_input(scenario, layout)).staging_bytes_per_rank;
   const std::int64_t group = scenario.parallel.table_mode == plan::TableMode::dp_sharded ? layout.edp_group_size : 1;
   const auto layers = static_cast<std::int64_t>(geometry.layers.size());
   const std::int64_t gathered = tokens * geometry.columns * model.dim * kBf16Bytes * layers * 2 * group;

@@ -18,10 +18,12 @@
 #include "harness/base/error.h"
 #include "harness/base/mapping.h"
 #include "harness/base/os.h"
+#include "tests/unit/error_of.h"
 
 namespace eb::backend {
 namespace {
 
+using eb::test::error_of;
 using testing::HasSubstr;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -39,17 +41,6 @@ std::unique_ptr<Backend> make(int workers = 2) {
   CpuOptions options;
   options.workers = workers;
   return make_cpu_backend(options);
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::failure);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
 }
 
 std::size_t thread_count() {
@@ -193,15 +184,16 @@ TEST(CpuBackend, MisuseOfEventsIsNamed) {
   const auto backend = make();
   const StreamId stream = backend->create_stream("main");
   const EventId event = backend->new_event();
-  EXPECT_THAT(error_of([&] { backend->wait(stream, event); }), HasSubstr("never recorded"));
-  EXPECT_THAT(error_of([&] { backend->host_wait(event); }), HasSubstr("never recorded"));
-  EXPECT_THAT(error_of([&] { (void)backend->times(event); }), HasSubstr("has not completed"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->wait(stream, event); }), HasSubstr("never recorded"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->host_wait(event); }), HasSubstr("never recorded"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { (void)backend->times(event); }), HasSubstr("has not completed"));
   backend->record(stream, event);
-  EXPECT_THAT(error_of([&] { backend->record(stream, event); }), HasSubstr("twice"));
-  EXPECT_THAT(error_of([&] { backend->record(stream, event + 1); }), HasSubstr("only 1 events"));
-  EXPECT_THAT(error_of([&] { backend->record(stream + 1, backend->new_event()); }), HasSubstr("stream 1"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->record(stream, event); }), HasSubstr("twice"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->record(stream, event + 1); }), HasSubstr("only 1 events"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->record(stream + 1, backend->new_event()); }),
+              HasSubstr("stream 1"));
   backend->reset_events();
-  EXPECT_THAT(error_of([&] { backend->record(stream, event); }), HasSubstr("only 0 events"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->record(stream, event); }), HasSubstr("only 0 events"));
   const EventId again = backend->new_event();
   backend->record(stream, again);
   backend->synchronize();
@@ -236,10 +228,14 @@ TEST(CpuBackend, AHundredThousandEventsTakeLittleAndNothingMoreTheNextTime) {
 TEST(CpuBackend, RefusesWhatItCannotRun) {
   const auto backend = make();
   const StreamId stream = backend->create_stream("main");
-  EXPECT_THAT(error_of([&] { (void)backend->lookup(stream, {OpKind::lookup, 1}, {}, 0); }), HasSubstr("grid cap"));
-  EXPECT_THAT(error_of([&] { backend->linear(stream, {OpKind::wkv, 1}, {}); }), HasSubstr("matrix"));
+  EXPECT_THAT(error_of(Exit::failure,
+                       [&] {
+                         (void)backend->lookup(stream, {OpKind::lookup, 1}, {}, 0);
+                       }),
+              HasSubstr("grid cap"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->linear(stream, {OpKind::wkv, 1}, {}); }), HasSubstr("matrix"));
   const std::vector<Bf16> values(6);
-  EXPECT_THAT(error_of([&] { (void)backend->upload_matrix(values, 2, 4); }), HasSubstr("2 x 4"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { (void)backend->upload_matrix(values, 2, 4); }), HasSubstr("2 x 4"));
 }
 
 TEST(CpuBackend, DestructionDropsQueuedWorkAndLeavesNoThread) {
@@ -290,7 +286,7 @@ TEST(CpuBackend, UnwindingDropsTheQueueInsteadOfWaiting) {
   } catch (const std::runtime_error&) {
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
-  EXPECT_THAT(error_of([&] { backend->synchronize(); }), HasSubstr("stopped"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->synchronize(); }), HasSubstr("stopped"));
 }
 
 TEST(CpuBackend, BuffersAreAlignedZeroAndPresent) {

@@ -3,17 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "harness/backend/fake/fake.h"
 #include "harness/base/error.h"
 #include "tests/unit/backend/ranks.h"
+#include "tests/unit/error_of.h"
 
 namespace eb::backend::fake {
 namespace {
 
+using eb::test::error_of;
 using test::As;
 using test::group_of;
 using test::run_ranks;
@@ -27,17 +28,6 @@ std::unique_ptr<FakeBackend> make(const Script& script, bool record_graph = fals
   options.script = script;
   options.record_graph = record_graph;
   return make_fake_backend(options);
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::failure);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
 }
 
 EventId record(Backend& backend, StreamId stream) {
@@ -153,16 +143,20 @@ TEST(FakeBackend, MisuseOfEventsIsNamed) {
   const auto backend = make({});
   const StreamId main = backend->create_stream("main");
   const EventId event = backend->new_event();
-  EXPECT_THAT(error_of([&] { backend->wait(main, event); }), HasSubstr("never recorded"));
-  EXPECT_THAT(error_of([&] { backend->host_wait(event); }), HasSubstr("never recorded"));
-  EXPECT_THAT(error_of([&] { (void)backend->times(event); }), HasSubstr("never recorded"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->wait(main, event); }), HasSubstr("never recorded"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->host_wait(event); }), HasSubstr("never recorded"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { (void)backend->times(event); }), HasSubstr("never recorded"));
   backend->record(main, event);
-  EXPECT_THAT(error_of([&] { backend->record(main, event); }), HasSubstr("twice"));
-  EXPECT_THAT(error_of([&] { backend->record(main, event + 1); }), HasSubstr("only 1 events"));
-  EXPECT_THAT(error_of([&] { backend->record(main + 1, event); }), HasSubstr("stream 1"));
-  EXPECT_THAT(error_of([&] { (void)backend->lookup(main, {OpKind::lookup, 1}, {}, 0); }), HasSubstr("grid cap"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->record(main, event); }), HasSubstr("twice"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->record(main, event + 1); }), HasSubstr("only 1 events"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->record(main + 1, event); }), HasSubstr("stream 1"));
+  EXPECT_THAT(error_of(Exit::failure,
+                       [&] {
+                         (void)backend->lookup(main, {OpKind::lookup, 1}, {}, 0);
+                       }),
+              HasSubstr("grid cap"));
   backend->reset_events();
-  EXPECT_THAT(error_of([&] { backend->wait(main, event); }), HasSubstr("never recorded"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { backend->wait(main, event); }), HasSubstr("never recorded"));
 }
 
 TEST(FakeBackend, AScriptThatNamesNothingIsRefused) {
@@ -172,13 +166,13 @@ TEST(FakeBackend, AScriptThatNamesNothingIsRefused) {
     return [script] { (void)make(script); };
   };
   for (const char* name : {"look", "lookup.", "lookup.l", "lookup.l-1", "lookup.lx", "lookup.l1x", "", ".l1"}) {
-    EXPECT_THAT(error_of(with(name, 1)), HasSubstr("no operation")) << name;
+    EXPECT_THAT(error_of(Exit::failure, with(name, 1)), HasSubstr("no operation")) << name;
   }
-  EXPECT_THAT(error_of(with("lookup", -1)), HasSubstr("-1 ns"));
+  EXPECT_THAT(error_of(Exit::failure, with("lookup", -1)), HasSubstr("-1 ns"));
   EXPECT_NO_THROW(with("expert_exchange.l39", 0)());
   Script script;
   script.faults = {{.op = "lookups"}};
-  EXPECT_THAT(error_of([&] { (void)make(script); }), HasSubstr("no operation"));
+  EXPECT_THAT(error_of(Exit::failure, [&] { (void)make(script); }), HasSubstr("no operation"));
 }
 
 class Faults : public testing::Test {
@@ -226,8 +220,8 @@ TEST_F(Faults, AFailureStopsTheRestAndSurfacesFromEveryWait) {
   script.faults = {{.op = "fill.l1", .nth = 1, .kind = Fault::Kind::fail, .text = "an uncorrectable ECC error"}};
   EXPECT_THAT(fill_four(script, false), ElementsAre(1, 1, 0, 0));
   const std::string wanted = "stream main: fill of layer 1: an uncorrectable ECC error";
-  EXPECT_EQ(error_of([&] { backend_->host_wait(last_); }), wanted);
-  EXPECT_EQ(error_of([&] { backend_->synchronize(); }), wanted);
+  EXPECT_EQ(error_of(Exit::failure, [&] { backend_->host_wait(last_); }), wanted);
+  EXPECT_EQ(error_of(Exit::failure, [&] { backend_->synchronize(); }), wanted);
 }
 
 // Rank 1 comes 100 us later; both end at its arrival plus their own duration, and the data are right.

@@ -6,22 +6,14 @@
 #include <vector>
 
 #include "harness/base/error.h"
+#include "tests/unit/error_of.h"
 
 namespace eb::engram {
 namespace {
 
-using Ids = std::vector<std::int32_t>;
+using eb::test::error_of;
 
-template <typename F>
-std::string error_of(F action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::usage);
-    return error.what();
-  }
-  return "";
-}
+using Ids = std::vector<std::int32_t>;
 
 Model small() {
   Model model = preset("tiny");
@@ -39,18 +31,24 @@ TEST(TokenMap, MapsAndKeepsDeadTokens) {
 
 TEST(TokenMap, IdOutOfTheVocabulary) {
   const TokenMap map = TokenMap::from_table(small(), {0, 1, 0, 2, 1});
-  EXPECT_EQ(error_of([&] {
-              (void)map.compress(Ids{1, 5});
-            }),
+  EXPECT_EQ(error_of(Exit::usage,
+                     [&] {
+                       (void)map.compress(Ids{1, 5});
+                     }),
             "token id 5 at position 1 is out of the vocabulary (0..4)");
-  EXPECT_EQ(error_of([&] { (void)map.compress(Ids{-2}); }),
+  EXPECT_EQ(error_of(Exit::usage, [&] { (void)map.compress(Ids{-2}); }),
             "token id -2 at position 0 is out of the vocabulary (0..4)");
 }
 
 TEST(TokenMap, MappedIdAtTheCompressedVocabulary) {
-  const std::string text = error_of([] { (void)TokenMap::from_table(small(), {0, 1, 0, 3, 1}); });
+  const std::string text = error_of(Exit::usage, [] { (void)TokenMap::from_table(small(), {0, 1, 0, 3, 1}); });
   EXPECT_NE(text.find("raw id 3 maps to 3"), std::string::npos) << text;
-  EXPECT_NE(error_of([] { (void)TokenMap::from_table(small(), {0, 1}); }), "") << "two entries for five ids";
+  EXPECT_NE(error_of(Exit::usage,
+                     [] {
+                       (void)TokenMap::from_table(small(), {0, 1});
+                     }),
+            "")
+      << "two entries for five ids";
 }
 
 TEST(TokenMap, IdentityStopsAtTheCompressedVocabulary) {
@@ -58,10 +56,12 @@ TEST(TokenMap, IdentityStopsAtTheCompressedVocabulary) {
   model.pad_token = 2;
   const TokenMap map = TokenMap::identity(model);
   EXPECT_EQ(map.compress(Ids{2, 0}), (Ids{2, 0}));
-  EXPECT_NE(error_of([&] { (void)map.compress(Ids{3}); }).find("compressed vocabulary 3"), std::string::npos);
-  EXPECT_NE(error_of([&] { (void)map.compress(Ids{5}); }).find("out of the vocabulary (0..4)"), std::string::npos);
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)map.compress(Ids{3}); }).find("compressed vocabulary 3"),
+            std::string::npos);
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)map.compress(Ids{5}); }).find("out of the vocabulary (0..4)"),
+            std::string::npos);
   model.pad_token = 4;
-  EXPECT_NE(error_of([&] { (void)TokenMap::identity(model); }), "");
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)TokenMap::identity(model); }), "");
 }
 
 }  // namespace

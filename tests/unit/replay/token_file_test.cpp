@@ -9,9 +9,12 @@
 
 #include "harness/base/error.h"
 #include "harness/replay/token_model.h"
+#include "tests/unit/error_of.h"
 
 namespace eb::replay {
 namespace {
+
+using eb::test::error_of;
 
 using Ids = std::vector<std::int32_t>;
 
@@ -38,17 +41,6 @@ class TokenFile : public testing::Test {
   std::filesystem::path folder_;
 };
 
-template <typename F>
-std::string error_of(F action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::usage);
-    return error.what();
-  }
-  return "no error";
-}
-
 engram::Model small() {
   engram::Model model = engram::preset("tiny");
   model.raw_vocab = 4;
@@ -62,15 +54,20 @@ TEST_F(TokenFile, ReadsLittleEndianIds) {
 }
 
 TEST_F(TokenFile, RefusesWhatIsNoTokenFile) {
-  EXPECT_NE(error_of([&] { (void)read_token_file(binary("e.u32", {})); }).find("it is empty"), std::string::npos);
-  EXPECT_NE(error_of([&] { (void)read_token_file(text("odd.u32", "12345")); }).find("5 bytes"), std::string::npos);
-  EXPECT_NE(error_of([&] { (void)read_token_file((folder_ / "none.u32").string()); }).find("none.u32"),
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)read_token_file(binary("e.u32", {})); }).find("it is empty"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { (void)read_token_file(folder_.string()); }).find("cannot be read"), std::string::npos);
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)read_token_file(text("odd.u32", "12345")); }).find("5 bytes"),
+            std::string::npos);
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)read_token_file((folder_ / "none.u32").string()); }).find("none.u32"),
+            std::string::npos);
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)read_token_file(folder_.string()); }).find("cannot be read"),
+            std::string::npos);
   // 2^32 - 1 must not become the mark of a dead token.
-  EXPECT_NE(error_of([&] {
-              (void)read_token_file(binary("big.u32", {1, 4'294'967'295U}));
-            }).find("4294967295"),
+  EXPECT_NE(error_of(Exit::usage,
+                     [&] {
+                       (void)read_token_file(binary("big.u32", {1, 4'294'967'295U}));
+                     })
+                .find("4294967295"),
             std::string::npos);
 }
 
@@ -87,7 +84,7 @@ TEST_F(TokenFile, MapsFromBinaryAndJson) {
 TEST_F(TokenFile, RefusesMapsThatDoNotFitTheModel) {
   const auto of = [&](const std::string& content) {
     const std::string path = text("bad.json", content);
-    const std::string error = error_of([&] { (void)read_token_map(path, small()); });
+    const std::string error = error_of(Exit::usage, [&] { (void)read_token_map(path, small()); });
     EXPECT_NE(error.find("bad.json"), std::string::npos) << error;
     return error;
   };
@@ -123,16 +120,18 @@ TEST_F(TokenFile, FileStreamsWrap) {
 
 TEST_F(TokenFile, ModelErrorsNameTheirSource) {
   plan::TokenSpec file = spec_of(plan::TokenKind::file);
-  EXPECT_NE(error_of([&] { (void)make_token_model(file, small()); }).find("workload.tokens.file"), std::string::npos);
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)make_token_model(file, small()); }).find("workload.tokens.file"),
+            std::string::npos);
   file.file = binary("t.u32", {0, 1, 4});
   file.map = text("m.json", "[0, 1, 2, 1]");
-  const std::string error = error_of([&] { (void)make_token_model(file, small()); });
+  const std::string error = error_of(Exit::usage, [&] { (void)make_token_model(file, small()); });
   EXPECT_NE(error.find("t.u32"), std::string::npos) << error;
   EXPECT_NE(error.find("token id 4 at position 2 is out of the vocabulary (0..3)"), std::string::npos) << error;
   plan::TokenSpec constant = spec_of(plan::TokenKind::constant);
   constant.constant = 4;
   constant.map = file.map;
-  EXPECT_NE(error_of([&] { (void)make_token_model(constant, small()); }).find("token id 4"), std::string::npos);
+  EXPECT_NE(error_of(Exit::usage, [&] { (void)make_token_model(constant, small()); }).find("token id 4"),
+            std::string::npos);
   constant.constant = 3;
   EXPECT_EQ(take(*make_token_model(constant, small()), 1, 2, 3, 4), (Ids{1, 1, 1, 1})) << "as its compressed id";
 }
