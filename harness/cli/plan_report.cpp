@@ -110,9 +110,13 @@ Json layout_json(const plan::RunLayout& layout) {
 }
 
 Json memory_json(const supervise::MemoryEstimate& memory) {
-  return Json{{"table_bytes", memory.table_bytes},     {"weight_bytes", memory.weight_bytes},
-              {"buffer_bytes", memory.buffer_bytes},   {"message_bytes", memory.arena_bytes},
-              {"process_bytes", memory.process_bytes}, {"shm_file_bytes", memory.need.shm_file_bytes},
+  return Json{{"table_bytes", memory.table_bytes},
+              {"weight_bytes", memory.weight_bytes},
+              {"buffer_bytes", memory.buffer_bytes},
+              {"message_bytes", memory.arena_bytes},
+              {"process_bytes", memory.process_bytes},
+              {"record_bytes", memory.record_bytes},
+              {"shm_file_bytes", memory.need.shm_file_bytes},
               {"total_bytes", memory.total_bytes()}};
 }
 

@@ -18,6 +18,7 @@ struct MemoryEstimate {
   std::int64_t weight_bytes = 0;   // all ranks: wkv and backbone, float32 on the CPU
   std::int64_t buffer_bytes = 0;   // all ranks: staging, gathered rows, kv, hidden states
   std::int64_t process_bytes = 0;  // all ranks: the process itself
+  std::int64_t record_bytes = 0;   // events and token contexts of the longest slot, in ranks and supervisor
   placement::MemoryNeed need;
 
   [[nodiscard]] std::int64_t total_bytes() const noexcept { return need.shared_bytes + need.private_bytes; }

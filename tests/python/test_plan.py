@@ -67,6 +67,14 @@ def test_names_that_only_later_parts_know_are_checked_at_once(setting: str, word
     assert words in error_of(TINY, setting)
 
 
+def test_steps_whose_events_do_not_fit_are_refused() -> None:
+    few, many = (plan(TINY, f"workload.steps={steps}")["arms"][0]["memory"] for steps in (10, 10_000_000))
+    assert many["record_bytes"] == 1_000_000 * few["record_bytes"]
+    (obstacle,) = plan(TINY, "workload.steps=1000000000")["obstacles"]
+    assert obstacle["exit"] == 1
+    assert "workload.steps" in obstacle["text"]
+
+
 def test_an_endless_file_is_no_scenario() -> None:
     assert "longer than the" in error_of("/dev/zero")
 
