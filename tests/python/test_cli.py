@@ -12,8 +12,8 @@ BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench")
 PAGE = ROOT / "docs" / "cli.md"
 HEAD = """# The command line
 
-Data goes to stdout, all else to stderr; a progress bar shows only where stderr is a terminal. Nothing is ever asked, and
-nothing is overwritten without `--force`.
+Data goes to stdout, all else to stderr; a progress bar shows only where stderr is a terminal. Nothing is ever asked,
+and nothing is overwritten without `--force`.
 
 | exit | meaning |
 |---|---|
