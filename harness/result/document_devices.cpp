@@ -59,12 +59,23 @@ Json stated(const Record& record, const char* key, const std::string& reason) {
   return missing(reason);
 }
 
+bool any_rank(const Record& record, const char* flag) {
+  return std::any_of(record.devices.begin(), record.devices.end(), [&](const auto& ranks) {
+    return std::any_of(ranks.begin(), ranks.end(), [&](const auto& entry) { return entry.second.value(flag, false); });
+  });
+}
+
 }  // namespace
 
 bool Record::time_sliced() const {
   return std::any_of(devices.begin(), devices.end(), [](const auto& ranks) {
-    return std::any_of(ranks.begin(), ranks.end(),
-                       [](const auto& entry) { return entry.second.value("time_sliced", false); });
+    // A rank knows of others on its device only where they share a collective: those of other groups are found here.
+    std::set<std::string> seen;
+    return std::any_of(ranks.begin(), ranks.end(), [&](const auto& entry) {
+      const Json uuid = entry.second.value("uuid", Json());
+      return entry.second.value("time_sliced", false) ||
+             (uuid.is_string() && !seen.insert(uuid.template get<std::string>()).second);
+    });
   });
 }
 
@@ -148,11 +159,12 @@ GateRecord judge_gates(const Record& record, int reroll, int block, const Json& 
 std::vector<Warning> device_warnings(const Record& record) {
   std::vector<Warning> list;
   if (record.time_sliced()) {
+    const bool staged = any_rank(record, "host_staged");
     list.push_back({"time_sliced",
-                    "Ranks share a GPU: their kernels take turns and their messages go through host memory, so no "
-                    "timing verdict is given.",
+                    fmt::format("Ranks share a GPU: their kernels take turns{}, so no timing verdict is given.",
+                                staged ? " and messages among them go through host memory" : ""),
                     "Use as many GPUs as ranks, or take this run for its checks alone.",
-                    {{"host_staged", true}}});
+                    {{"host_staged", staged}}});
   }
   Json failed = Json::array();
   for (const GateRecord& gate : record.gates) {

@@ -58,6 +58,11 @@ TEST_F(Devices, DevicesOfOthersAndMissingReadingsAreNoFailure) {
 TEST_F(Devices, SharedDevicesAndFailedGatesAreWarnings) {
   EXPECT_FALSE(record_.time_sliced());
   EXPECT_THAT(device_warnings(record_), IsEmpty());
+  record_.devices[0][1] = {{"backend", "cuda"}, {"uuid", "GPU-another"}, {"time_sliced", false}};
+  EXPECT_FALSE(record_.time_sliced());
+  // Two replicas on one device share no collective: neither rank knows of the other.
+  record_.devices[0][1] = {{"backend", "cuda"}, {"uuid", "GPU-used"}, {"time_sliced", false}};
+  EXPECT_TRUE(record_.time_sliced());
   record_.devices[0][1] = {{"backend", "cuda"}, {"uuid", "GPU-used"}, {"time_sliced", true}};
   record_.gates.push_back(judge(device("GPU-used", {"hw_slowdown"}, 5, Json::array())));
   EXPECT_TRUE(record_.time_sliced());
