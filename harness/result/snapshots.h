@@ -32,8 +32,8 @@ struct BackingTotals {   // numbers, or null with the reason
 [[nodiscard]] Json backing_pages(const plan::BackingPlace& backing, const std::vector<RankSnapshot>& ranks,
                                  const Json& requested_shares);
 
-// What share of the pages each node should have; null with the reason where the policy promises none, or names a node that
-// this machine lacks.
+// What share of the pages each node should have; null with the reason where the policy promises none, or names a node
+// that this machine lacks.
 [[nodiscard]] Json requested_shares(const plan::Policy& wanted, const placement::Topology& topology);
 
 // Pages by node of a table or mapping as shares of their sum; null with a reason where there is none.
