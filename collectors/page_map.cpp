@@ -39,9 +39,7 @@ struct Sample {
   }
 };
 
-void ask(std::vector<void*>& pages, std::vector<int>& status, PageNodes& result) {
-  if (pages.empty()) return;
-  status.assign(pages.size(), 0);
+void query(std::span<void*> pages, std::span<int> status) {
   if (::move_pages(0, pages.size(), pages.data(), nullptr, status.data(), 0) < 0) {
     const int number = errno;
     const char* remedy = number == EPERM
@@ -51,6 +49,12 @@ void ask(std::vector<void*>& pages, std::vector<int>& status, PageNodes& result)
                                             : "";
     fail(Exit::failure, "move_pages of {} pages (query only): {}{}", pages.size(), std::strerror(number), remedy);
   }
+}
+
+void ask(std::vector<void*>& pages, std::vector<int>& status, PageNodes& result) {
+  if (pages.empty()) return;
+  status.assign(pages.size(), 0);
+  query(pages, status);
   count_status(status, result);
   result.queried += static_cast<std::int64_t>(pages.size());
   pages.clear();
@@ -98,6 +102,18 @@ PageNodes page_nodes(const std::byte* address, std::size_t bytes, std::int64_t m
   ask(pages, status, result);
   if (result.sampled) result.share_error = largest_share_error(result.node_pages);
   return result;
+}
+
+std::vector<int> page_status(std::span<const std::byte* const> addresses) {
+  std::vector<int> status(addresses.size(), 0);
+  std::vector<void*> pages;
+  for (std::size_t done = 0; done < addresses.size(); done += kBatch) {
+    const std::size_t count = std::min(kBatch, addresses.size() - done);
+    pages.clear();
+    for (const std::byte* address : addresses.subspan(done, count)) pages.push_back(const_cast<std::byte*>(address));
+    query(pages, std::span(status).subspan(done, count));
+  }
+  return status;
 }
 
 double largest_share_error(const std::map<int, std::int64_t>& node_pages) {

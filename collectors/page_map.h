@@ -34,6 +34,10 @@ struct PageNodes {
 // (EPERM in a container) as Error(failure).
 [[nodiscard]] PageNodes page_nodes(const std::byte* address, std::size_t bytes, std::int64_t max_pages);
 
+// What move_pages says of the page of each address: its node, or -errno (-ENOENT: not in this process's page table).
+// Errors: as above.
+[[nodiscard]] std::vector<int> page_status(std::span<const std::byte* const> addresses);
+
 // Pure: counts move_pages' status words (node, or -errno) into `result`.
 void count_status(std::span<const int> status, PageNodes& result);
 

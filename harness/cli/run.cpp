@@ -58,7 +58,6 @@ void refuse_unbuilt(const RunArguments& arguments) {
   const auto refuse = [](const char* option) { fail(Exit::usage, "{}: not in this version of engram-bench", option); };
   if (arguments.resume) refuse("--resume");
   if (arguments.report) refuse("--report");
-  if (arguments.allow_degraded) refuse("--allow-degraded");
   if (arguments.trace) refuse("--trace");
   if (!arguments.launcher.empty()) refuse("--launcher");
 }
@@ -143,6 +142,7 @@ Exit carry_out(const Prepared& prepared, const RunArguments& arguments, const Gl
   supervise::Options options;
   options.timeout_ms = timeout_ms(arguments);
   options.instrument = instrument;
+  options.allow_degraded = arguments.allow_degraded;
   Exit exit = Exit::ok;
   std::string failure;
   {
@@ -205,6 +205,7 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   input.command_line = command_line;
   input.binary_sha256 = own_hash();
   input.instrument = arguments.instrument == "on";
+  input.allow_degraded = arguments.allow_degraded;
   result::RunFolder folder(folder_path, arguments.force);
   result::RunWriter writer(folder, input);
   const Exit exit = carry_out(prepared, arguments, globals, writer);
@@ -227,6 +228,8 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
   command->add_flag("--force", arguments->force, "Overwrite the run in the output folder");
   command->add_flag("--dry-run", arguments->dry_run,
                     "Print the order of the run and what would stop it; start nothing");
+  command->add_flag("--allow-degraded", arguments->allow_degraded,
+                    "Record a binding or placement that was not obtained, instead of failing");
   command
       ->add_option("--rank-timeout", arguments->rank_timeout_s, "Seconds without progress before a rank counts as hung")
       ->check(CLI::Range(0.1, 86400.0))
@@ -238,7 +241,6 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
       ->group("");
   command->add_flag("--resume", arguments->resume)->group("");
   command->add_flag("--report", arguments->report)->group("");
-  command->add_flag("--allow-degraded", arguments->allow_degraded)->group("");
   command->add_flag("--trace", arguments->trace)->group("");
   command->add_option("--launcher", arguments->launcher)->group("");
   command->callback([arguments, &globals, &action] {

@@ -35,7 +35,8 @@ Json to_json(const Setup& m) {
           {"allowed_cpus", m.allowed_cpus},
           {"memory_nodes", m.memory_nodes},
           {"numa_node", m.numa_node},
-          {"instrument", m.instrument}};
+          {"instrument", m.instrument},
+          {"allow_degraded", m.allow_degraded}};
 }
 void from_json(const Json& j, Setup& m) {
   m.rank = j.at("rank").get<int>();
@@ -45,6 +46,7 @@ void from_json(const Json& j, Setup& m) {
   m.memory_nodes = j.at("memory_nodes").get<std::vector<int>>();
   m.numa_node = j.at("numa_node").get<int>();
   m.instrument = j.at("instrument").get<bool>();
+  m.allow_degraded = j.at("allow_degraded").get<bool>();
 }
 
 Json to_json(const RunStage& m) { return {{"stage", name(m.stage)}, {"path", m.path}}; }
@@ -78,8 +80,11 @@ void from_json(const Json& j, RunSlot& m) {
 Json to_json(const Stop&) { return Json::object(); }
 void from_json(const Json&, Stop&) {}
 
-Json to_json(const Ready& m) { return {{"pid", m.pid}}; }
-void from_json(const Json& j, Ready& m) { m.pid = j.at("pid").get<int>(); }
+Json to_json(const Ready& m) { return {{"pid", m.pid}, {"binding_lost", m.binding_lost}}; }
+void from_json(const Json& j, Ready& m) {
+  m.pid = j.at("pid").get<int>();
+  m.binding_lost = j.at("binding_lost").get<std::vector<std::string>>();
+}
 
 Json to_json(const StageDone& m) {
   return {{"stage", name(m.stage)},         {"start_ns", m.start_ns},         {"end_ns", m.end_ns},

@@ -24,6 +24,7 @@ struct Setup {
   std::vector<int> memory_nodes;  // for bind_ranks: the task's memory policy, bound to these; empty = unchanged
   int numa_node = -1;             // the rank's device node
   bool instrument = true;         // false: only the dependency events
+  bool allow_degraded = false;    // a lost part of the binding is reported, not a failure
 };
 
 // One step of the storage life cycle; every rank answers StageDone before the next is sent, which is the barrier.
@@ -58,6 +59,7 @@ struct Stop {};
 
 struct Ready {
   int pid = 0;
+  std::vector<std::string> binding_lost{};  // parts of the binding that were not obtained
 };
 
 struct StageDone {

@@ -1,7 +1,5 @@
 #include "harness/rank/rank_main.h"
 
-#include <numaif.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 #include "harness/base/error.h"
 #include "harness/base/mapping.h"
 #include "harness/base/os.h"
+#include "harness/rank/bind_process.h"
 #include "harness/rank/row_reference.h"
 
 namespace eb::rank {
@@ -33,33 +32,6 @@ Faults read_faults() noexcept {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return {usage.ru_minflt, usage.ru_majflt};
-}
-
-// bind_ranks: the CPUs and, as numactl --membind does, the memory of the rank's node. What was asked and not obtained
-// is an error.
-void bind_process(const control::Setup& setup) {
-  if (!setup.allowed_cpus.empty()) {
-    const int most = *std::max_element(setup.allowed_cpus.begin(), setup.allowed_cpus.end());
-    const auto cpus = static_cast<std::size_t>(most) + 1;
-    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(cpus), [](cpu_set_t* s) { CPU_FREE(s); });
-    if (!set) throw std::bad_alloc();
-    const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
-    CPU_ZERO_S(bytes, set.get());
-    for (const int cpu : setup.allowed_cpus) CPU_SET_S(static_cast<std::size_t>(cpu), bytes, set.get());
-    if (::sched_setaffinity(0, bytes, set.get()) != 0) {
-      fail_errno(errno, fmt::format("storage.bind_ranks: CPUs {}", fmt::join(setup.allowed_cpus, ",")));
-    }
-  }
-  if (!setup.memory_nodes.empty()) {
-    constexpr std::size_t kBits = 8 * sizeof(unsigned long);
-    std::array<unsigned long, 1024 / kBits> mask{};
-    for (const int node : setup.memory_nodes) {
-      mask.at(static_cast<std::size_t>(node) / kBits) |= 1UL << (static_cast<std::size_t>(node) % kBits);
-    }
-    if (::set_mempolicy(MPOL_BIND, mask.data(), 1024 + 1) != 0) {
-      fail_errno(errno, fmt::format("storage.bind_ranks: memory policy bind:{}", fmt::join(setup.memory_nodes, ",")));
-    }
-  }
 }
 
 class Rank {
@@ -94,7 +66,11 @@ class Rank {
     context_.rank = setup.rank;
     context_.numa_node = setup.numa_node;
     context_.instrument = setup.instrument;
-    bind_process(setup);
+    std::vector<std::string> lost = bind_process(setup.allowed_cpus, setup.memory_nodes);
+    if (!lost.empty() && !setup.allow_degraded) {
+      fail(Exit::failure, "binding_degraded: storage.bind_ranks: {}; --allow-degraded runs without it and says so",
+           fmt::join(lost, "; "));
+    }
     context_.scenario = plan::scenario_from_json(setup.scenario_json);
     context_.geometry = engram::make_geometry(context_.scenario.model.base, context_.scenario.model.table_scale);
     context_.layout = plan::make_layout(context_.scenario, context_.geometry);
@@ -106,7 +82,7 @@ class Rank {
     storage_ = std::make_unique<TableStorage>(context_.scenario, context_.layout, context_.geometry, setup.rank);
     backend_ = parts_.make_backend(context_);
     tick();
-    channel_.send(control::Ready{::getpid()});
+    channel_.send(control::Ready{::getpid(), std::move(lost)});
   }
 
   void handle(const control::RunStage& message, std::vector<UniqueFd>& fds) {

@@ -24,6 +24,7 @@ class Steps : public SlotRunner {
     input.rank = context.rank;
     input.backend = &backend;
     input.tables = storage.views();
+    if (in_host_memory(storage.sharing())) input.host_tables = storage.mapping().data();
     input.reference = &reference;
     input.progress = context.progress;
     input.instrument = context.instrument;

@@ -9,6 +9,7 @@
 
 #include "harness/engram/geometry.h"
 #include "harness/engram/shards.h"
+#include "harness/rank/row_locality.h"
 #include "harness/rank/step_check.h"
 #include "harness/rank/step_program.h"
 #include "harness/rank/step_shape.h"
@@ -20,8 +21,9 @@ namespace eb::rank {
 struct Reuse {
   std::int64_t rows = 0;  // ids of the shard, DEAD_ID and padded heads left out
   std::int64_t unique_rows = 0;
-  std::int64_t unique_pages = 0;    // of 4 KiB, weights and scales together
-  std::int64_t unique_sectors = 0;  // of 32 B
+  std::int64_t unique_pages = 0;        // of 4 KiB, weights and scales together
+  std::int64_t unique_sectors = 0;      // of 32 B
+  std::optional<RowLocality> locality;  // none: no table in host memory, no device node, or move_pages is refused
 };
 // `ids`: [tokens][tables][columns], what the lookup of `table` read.
 [[nodiscard]] Reuse count_reuse(const engram::Geometry& geometry, const engram::Shard& shard, plan::Layout layout,

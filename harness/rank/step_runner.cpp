@@ -95,6 +95,7 @@ struct StepRunner::Impl {
   StepOutput output(const control::RunSlot& slot, const StepProgram& program, bool all);
   HiddenCapture make_capture(std::int64_t valid);
   HiddenSamples samples(const HiddenCapture& capture);
+  Reuse reuse_of(int table, std::span<const std::int32_t> ids);
   CheckFacts check(const control::RunSlot& slot, const plan::Scenario& arm, const StepOutput& out,
                    const std::optional<HiddenCapture>& capture);
 
@@ -114,6 +115,7 @@ struct StepRunner::Impl {
   std::vector<StepTokens> step_list;                            // of the running slot
   std::map<std::array<std::int64_t, 8>, std::uint32_t> shapes;  // of steps, by their token counts
   SlotTotals totals;
+  bool pages_hidden = false;
 };
 
 // Everything that takes the host's time is done here, before the first step: contexts of all steps built and uploaded,
@@ -291,6 +293,20 @@ CheckFacts StepRunner::Impl::check(const control::RunSlot& slot, const plan::Sce
   return facts;
 }
 
+Reuse StepRunner::Impl::reuse_of(int table, std::span<const std::int32_t> ids) {
+  const engram::Shard& shard = input.layout->ranks[static_cast<std::size_t>(input.rank)].shard;
+  const plan::Layout layout = input.scenario->storage.layout;
+  Reuse reuse = count_reuse(geometry, shard, layout, ids, table);
+  const int node = backend.device().numa_node;
+  if (input.host_tables == nullptr || node < 0 || pages_hidden) return reuse;
+  try {
+    reuse.locality = count_locality(geometry, shard, layout, ids, table, input.host_tables, node);
+  } catch (const Error&) {
+    pages_hidden = true;  // move_pages is refused here; the snapshots give the reason
+  }
+  return reuse;
+}
+
 SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scenario& arm) {
   prepare(slot, arm);
   EventLog log(backend, input.instrument);
@@ -308,10 +324,7 @@ SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scena
   std::optional<CheckFacts> facts;
   if (checked) facts = check(slot, arm, out, capture);
   std::vector<Reuse> reuse;
-  if (!shape.stub)
-    for (int table = 0; table < shape.tables; ++table)
-      reuse.push_back(count_reuse(geometry, input.layout->ranks[static_cast<std::size_t>(input.rank)].shard,
-                                  input.scenario->storage.layout, out.ids, table));
+  for (int table = 0; table < shape.tables && !shape.stub; ++table) reuse.push_back(reuse_of(table, out.ids));
   std::vector<std::optional<backend::LookupResources>> resources;
   for (const LookupCounts& lookup : program.counts().lookups) {
     resources.push_back(backend.lookup_resources(lookup.largest, totals.grid_cap));

@@ -45,6 +45,7 @@ struct StepRunnerInput {
   int rank = 0;
   backend::Backend* backend = nullptr;
   std::vector<kernels::TableView> tables;  // of each layer, device addresses; empty for backing stub
+  const std::byte* host_tables = nullptr;  // this process's mapping of the backing; null: not in host memory
   const RowReference* reference = nullptr;
   control::RankProgress* progress = nullptr;  // may be null
   bool instrument = true;

@@ -57,7 +57,16 @@ Json host_work(const RankWork& work) {
 
 Json rank_work(int rank, const RankWork& work) {
   Json lookups = Json::array();
-  for (const auto& [layer, value] : work.lookups) lookups.push_back(value);
+  for (const auto& [layer, value] : work.lookups) {
+    lookups.push_back(value);
+    const std::int64_t located = value.value("located_rows", std::int64_t{0});
+    lookups.back()["local_row_share"] =
+        located > 0
+            ? Json(static_cast<double>(value.value("local_rows", std::int64_t{0})) / static_cast<double>(located))
+            : missing(
+                  "no row's page was located: no table in host memory, no device node, or move_pages "
+                  "is refused");
+  }
   Json collectives = Json::array();
   for (const auto& [key, value] : work.collectives) collectives.push_back(value);
   Json padded = nullptr;

@@ -216,6 +216,15 @@ std::vector<Warning> derived_warnings(const Record& record) {
          fmt::format("Arm {}: the replicas' batches differ, and a pooled figure mixes them.", record.arm_name(a)),
          "Read per_replica and per_rank of the cells.", Json::object()});
   }
+  for (const RerollRecord& reroll : record.rerolls) {
+    for (const supervise::DegradedBinding& one : reroll.storage.degraded) {
+      list.push_back({"binding_degraded",
+                      fmt::format("Re-roll {}, rank {}: storage.bind_ranks was not obtained: {}", reroll.plan.index,
+                                  one.rank, one.lost),
+                      "Start the container with --cap-add SYS_NICE, or set storage.bind_ranks to none.",
+                      {{"reroll", reroll.plan.index}, {"rank", one.rank}, {"lost", one.lost}}});
+    }
+  }
   for (const measure::WarmUp& one : record.warm_ups) {
     if (one.steady || !record.figures_allowed()) continue;
     list.push_back({"warm_up_not_steady",

@@ -89,6 +89,7 @@ RunWriter::RunWriter(RunFolder& folder, const RunInput& input) : folder_(folder)
   record_.command_line = input.command_line;
   record_.binary_sha256 = input.binary_sha256;
   record_.instrument = input.instrument;
+  allow_degraded_ = input.allow_degraded;
   record_.aa_pairs = input.aa_pairs;
   record_.single_node = input.single_node;
   record_.emulated_time = emulated_time();
@@ -324,7 +325,7 @@ void RunWriter::write_snapshots(const RerollRecord& reroll) {
   }
 }
 
-void RunWriter::require_placement(const RerollRecord& reroll, const std::string& label) const {
+void RunWriter::require_placement(const RerollRecord& reroll, const std::string& label) {
   const std::size_t arm = reroll.plan.allocated_for;
   const plan::StorageSpec& storage = record_.plan->arms[arm].scenario.storage;
   if (storage.backing == plan::Backing::stub || storage.backing == plan::Backing::hbm) return;
@@ -335,10 +336,15 @@ void RunWriter::require_placement(const RerollRecord& reroll, const std::string&
     const auto pages = observed_pages(backing_pages(backing, ranks, Json()));
     if (pages.empty()) continue;
     const std::vector<std::string> broken = placement::broken_promises(policy, pages, storage.tolerance);
-    if (!broken.empty()) {
-      fail(Exit::failure, "arm {}, backing {}, {}: policy {} was asked for and not obtained: {}", record_.arm_name(arm),
-           backing.index, label, storage.policy.text, broken.front());
-    }
+    if (broken.empty()) continue;
+    const std::string text =
+        fmt::format("arm {}, backing {}, {}: policy {} was asked for and not obtained: {}", record_.arm_name(arm),
+                    backing.index, label, storage.policy.text, fmt::join(broken, "; "));
+    if (!allow_degraded_) fail(Exit::failure, "{}", text);
+    record_.warnings.push_back({"placement_degraded",
+                                text,
+                                "Leave --allow-degraded out, and the run fails where the pages are not as asked.",
+                                {{"reroll", reroll.plan.index}, {"backing", backing.index}, {"snapshot", label}}});
   }
 }
 

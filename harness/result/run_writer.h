@@ -22,6 +22,7 @@ struct RunInput {
   std::string command_line;
   std::string binary_sha256;  // empty: unknown
   bool instrument = true;
+  bool allow_degraded = false;  // pages that lie elsewhere than asked are a warning
   AaPairs aa_pairs;          // A/A log ratios on record, by metric
   bool single_node = false;  // a rehearsal on one NUMA node
 };
@@ -58,7 +59,7 @@ class RunWriter final : public measure::Observer {
   void log(const std::string& text);
   void write_result(bool seal);
   void write_snapshots(const RerollRecord& reroll);
-  void require_placement(const RerollRecord& reroll, const std::string& label) const;
+  void require_placement(const RerollRecord& reroll, const std::string& label);
   void add_work(const measure::SlotInfo& slot, int rank, const Json& facts);
   void add_check(const measure::SlotInfo& slot, const std::vector<Json>& facts);
   void flush_block(int reroll, int block);
@@ -68,6 +69,7 @@ class RunWriter final : public measure::Observer {
   std::map<int, EventFile> event_files_;                        // by rank
   std::map<int, std::vector<rank::EventRecord>> block_events_;  // of the running block, by rank
   std::string block_samples_;
+  bool allow_degraded_ = false;
   std::string during_ = "start";
   std::string result_text_;
   std::size_t snapshots_written_ = 0;  // of the running re-roll

@@ -133,10 +133,17 @@ void Reroll::Impl::start() {
     setup.memory_nodes = binding.memory_nodes;
     setup.numa_node = binding.numa_node;
     setup.instrument = options.instrument;
+    setup.allow_degraded = options.allow_degraded;
     crew->send(place.rank, setup, std::array{arena.get(), crew->progress_fd()});
   }
-  crew->collect(all_ranks(layout), "start",
-                [](int, const auto& received) { return std::holds_alternative<control::Ready>(received.message); });
+  crew->collect(all_ranks(layout), "start", [&](int rank, const auto& received) {
+    const auto* ready = std::get_if<control::Ready>(&received.message);
+    if (ready == nullptr) return false;
+    for (const std::string& lost : ready->binding_lost) report.degraded.push_back({rank, lost});
+    return true;
+  });
+  std::stable_sort(report.degraded.begin(), report.degraded.end(),
+                   [](const auto& a, const auto& b) { return a.rank < b.rank; });
   report.ranks_ready_ns = now_ns() - begin;
 }
 

@@ -19,6 +19,7 @@ namespace eb::supervise {
 struct Options {
   std::int64_t timeout_ms = 60'000;  // without any progress of a rank; names the rank that hangs
   bool instrument = true;
+  bool allow_degraded = false;  // a lost part of storage.bind_ranks is recorded instead of ending the run
 };
 
 struct StageReport {  // of one rank
@@ -36,10 +37,16 @@ struct SnapshotReport {
   std::string json;
 };
 
+struct DegradedBinding {
+  int rank = 0;
+  std::string lost;
+};
+
 struct StorageReport {
   std::vector<StageReport> stages;
   std::vector<SnapshotReport> snapshots;
-  std::int64_t ranks_ready_ns = 0;  // from the start of the processes to the last Ready
+  std::vector<DegradedBinding> degraded;  // by rank; empty unless Options::allow_degraded
+  std::int64_t ranks_ready_ns = 0;        // from the start of the processes to the last Ready
 };
 
 struct SlotReport {  // of one rank

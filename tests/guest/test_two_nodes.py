@@ -102,6 +102,23 @@ def test_ranks_are_near_and_far_by_the_node_of_their_device(policies: tuple[Any,
     assert [one["locality"]["I"] for one in ranks] == ["mixed"] * 4
 
 
+def local_row_shares(result: Any, arm: str) -> list[float]:
+    """Of each rank and layer."""
+    (found,) = [one for one in result["arms"] if one["name"] == arm]
+    lookups = [lookup for rank in found["work_per_rank"] for lookup in rank["lookups"]]
+    assert all(one["located_rows"] > 0 for one in lookups)
+    assert all(one["unlocated_rows"] == 0 for one in lookups)
+    return [one["local_row_share"] for one in lookups]
+
+
+def test_local_row_share_follows_the_pages(policies: tuple[Any, Bench]) -> None:
+    result = policies[0]
+    # Ranks 0 and 1 have their device on node 0, ranks 2 and 3 on node 1; two layers each.
+    assert local_row_shares(result, "A") == [1.0] * 4 + [0.0] * 4
+    assert local_row_shares(result, "B") == [0.0] * 4 + [1.0] * 4
+    assert all(0.0 < share < 1.0 for share in local_row_shares(result, "I"))
+
+
 # One backing, read by two ranks: the leader (rank 0) and one peer. Nobody sets a policy; who faults a page places it.
 @pytest.mark.parametrize(
     ("nodes", "order", "expected"),
@@ -130,6 +147,15 @@ def test_whose_fault_places_stock_pages(bench: Bench, nodes: str, order: str, ex
     of_rank = [nodes[0], nodes[-1]]
     assert [one["task_policy"] for one in states] == [f"bind:{node}" for node in of_rank]
     assert [one["cpus"] for one in states] == [[int(node)] for node in of_rank]
+
+
+@pytest.mark.parametrize(
+    ("rank_map", "nodes"), [([1, 0, 1, 0], [1, 0, 1, 0]), ("shard-near", [0, 1, 0, 1])]
+)  # ranks 0 and 2 read shard 0, ranks 1 and 3 shard 1
+def test_the_rank_map_gives_ranks_their_nodes(bench: Bench, rank_map: Any, nodes: list[int]) -> None:
+    result = bench.run({"device.rank_map": rank_map, "storage.bind_ranks": "device-local", "storage.policy": "bind:0"})
+    assert [one["cpus"] for one in snapshots(result, "A")[0]["ranks"]] == [[node] for node in nodes]
+    assert local_row_shares(result, "A") == [float(node == 0) for node in nodes for _ in range(2)]
 
 
 def test_without_an_object_policy_the_tasks_own_decides(bench: Bench) -> None:
@@ -180,6 +206,20 @@ def test_a_container_that_refuses_mbind_is_named(bench: Bench) -> None:
     assert "mbind" in bench.error
     assert "Operation not permitted" in bench.error
     assert "seccomp" in bench.error
+
+
+def test_a_lost_binding_is_a_failure_unless_it_is_allowed(bench: Bench) -> None:
+    refusing = (sys.executable, str(Path(__file__).with_name("seccomp.py")), str(SET_MEMPOLICY))
+    settings = {"parallel.tp": 1, "storage.bind_ranks": "1", "storage.policy": "bind:1"}
+    bench.run(settings, code=1, before=refusing)
+    assert "binding_degraded" in bench.error
+    assert "memory policy bind:1: set_mempolicy: Operation not permitted" in bench.error
+    result = bench.run(settings, before=refusing, options=("--allow-degraded",))
+    lost = [one for one in result["warnings"] if one["code"] == "binding_degraded"]
+    assert [one["figures"]["rank"] for one in lost] == [0, 1]
+    states = snapshots(result, "A")[0]["ranks"]
+    assert [one["cpus"] for one in states] == [[1], [1]]  # the other part holds
+    assert [one["task_policy"] for one in states] == ["default"] * 2
 
 
 @pytest.mark.parametrize("program", ["placement", "collectors"])

@@ -48,6 +48,7 @@ TEST(Encoding, SetupKeepsEveryField) {
   EXPECT_EQ(got.memory_nodes, (std::vector<int>{1}));
   EXPECT_EQ(got.numa_node, 1);
   EXPECT_FALSE(got.instrument);
+  EXPECT_FALSE(got.allow_degraded);
 }
 
 TEST(Encoding, EveryStageHasItsOwnName) {
@@ -70,6 +71,10 @@ TEST(Encoding, RunSlotAndAnswers) {
   EXPECT_TRUE(slot.check_hidden);
   EXPECT_EQ(through_rank(Snapshot{"after_map"}).label, "after_map");
   EXPECT_EQ(through_supervisor(Ready{42}).pid, 42);
+  EXPECT_EQ(through_supervisor(Ready{42, {"CPUs 1"}}).binding_lost, std::vector<std::string>{"CPUs 1"});
+  control::Setup degraded;
+  degraded.allow_degraded = true;
+  EXPECT_TRUE(through_rank(degraded).allow_degraded);
   const StageDone done = through_supervisor(StageDone{Stage::load, 10, 20, 30, 40, "note"});
   EXPECT_EQ(done.start_ns, 10);
   EXPECT_EQ(done.end_ns, 20);
