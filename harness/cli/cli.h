@@ -24,6 +24,9 @@ void add_inspect(CLI::App& app, const Globals& globals, Action& action);
 void add_topo(CLI::App& app, const Globals& globals, Action& action);
 void add_doctor(CLI::App& app, const Globals& globals, Action& action);
 void add_verify(CLI::App& app, const Globals& globals, Action& action);
+void add_compare(CLI::App& app, const Globals& globals, Action& action);
+void add_selftest(CLI::App& app, const Globals& globals, Action& action);
+void add_sweep(CLI::App& app, const Globals& globals, Action& action);
 void add_rank(CLI::App& app, Action& action);  // hidden: one rank process
 
 // The whole program: parses, runs, prints errors, returns the exit code.

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,15 +9,13 @@
 #include <vector>
 
 #include "harness/base/error.h"
-#include "harness/base/os.h"
-#include "harness/base/sha256.h"
 #include "harness/cli/cli.h"
+#include "harness/cli/execute.h"
 #include "harness/cli/instrument.h"
-#include "harness/cli/progress.h"
 #include "harness/cli/settings.h"
 #include "harness/cli/tables.h"
-#include "harness/measure/experiment.h"
-#include "harness/result/run_writer.h"
+#include "harness/result/folder.h"
+#include "harness/result/json_value.h"
 #include "harness/supervise/reroll.h"
 #include "placement/topology.h"
 
@@ -40,14 +37,8 @@ struct RunArguments {
   bool report = false;
   bool allow_degraded = false;
   bool trace = false;
+  bool allow_single_node = false;
   std::string launcher;
-};
-
-struct Prepared {
-  plan::Plan plan;
-  std::vector<engram::Geometry> geometries;  // of each arm
-  std::vector<plan::RunLayout> layouts;
-  std::vector<measure::RerollPlan> schedule;
 };
 
 std::int64_t timeout_ms(const RunArguments& arguments) {
@@ -60,17 +51,6 @@ void refuse_unbuilt(const RunArguments& arguments) {
   if (arguments.report) refuse("--report");
   if (arguments.trace) refuse("--trace");
   if (!arguments.launcher.empty()) refuse("--launcher");
-}
-
-Prepared prepare(const RunArguments& arguments) {
-  Prepared prepared;
-  prepared.plan = load_scenario(arguments.scenario, parse_settings(arguments.settings, arguments.seed));
-  for (const plan::Arm& arm : prepared.plan.arms) {
-    prepared.geometries.push_back(engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale));
-    prepared.layouts.push_back(plan::make_layout(arm.scenario, prepared.geometries.back()));
-  }
-  prepared.schedule = measure::make_schedule(prepared.plan);
-  return prepared;
 }
 
 // What would run, without starting anything.
@@ -117,64 +97,29 @@ int print_schedule(const Prepared& prepared, const std::vector<supervise::Obstac
   return static_cast<int>(Exit::ok);
 }
 
-// Usage (checked by the caller) before skipped before failure.
-int refuse_obstacles(const std::vector<supervise::Obstacle>& obstacles) {
-  const bool skipped = std::any_of(obstacles.begin(), obstacles.end(),
-                                   [](const supervise::Obstacle& one) { return one.exit == Exit::skipped; });
-  for (const supervise::Obstacle& one : obstacles) {
-    fmt::print(stderr, "engram-bench: {}{}\n", one.exit == Exit::skipped ? "skipped: " : "", one.text);
+// On a machine with one NUMA node: lets the arms of a placement experiment ask for that node instead of the ones that
+// are not there. True where the run is such a rehearsal.
+bool rehearse_on_one_node(plan::Plan& plan) {
+  const std::string& factor = plan.experiment.factor;
+  if (factor != "storage.policy" && factor != "storage.copies") return false;
+  const placement::Topology topology = placement::read_topology(placement::Devices::skip);
+  if (topology.nodes.size() != 1) return false;
+  const int only = topology.nodes.front().id;
+  for (plan::Arm& arm : plan.arms) {
+    plan::Policy& policy = arm.scenario.storage.policy;
+    if (policy.nodes.empty()) continue;
+    policy.nodes = {only};
+    policy.text = fmt::format("{}:{}", plan::name(policy.kind), only);
   }
-  return static_cast<int>(skipped ? Exit::skipped : obstacles.front().exit);
-}
-
-std::string own_hash() {
-  try {
-    return sha256_file("/proc/self/exe");
-  } catch (const Error&) {
-    return "";
-  }
-}
-
-// Runs the schedule into `writer`; an error is printed and written to the result.
-Exit carry_out(const Prepared& prepared, const RunArguments& arguments, const Globals& globals,
-               result::RunWriter& writer) {
-  const bool instrument = writer.record().instrument;
-  supervise::Options options;
-  options.timeout_ms = timeout_ms(arguments);
-  options.instrument = instrument;
-  options.allow_degraded = arguments.allow_degraded;
-  Exit exit = Exit::ok;
-  std::string failure;
-  {
-    const bool shown = !globals.quiet && !globals.no_progress && ::isatty(STDERR_FILENO) != 0;
-    ProgressLine progress(writer, prepared.plan, prepared.schedule, shown);
-    try {
-      measure::run_experiment(prepared.plan, prepared.schedule, prepared.layouts, measure::reroll_factory(options),
-                              progress, instrument);
-      writer.finish();
-    } catch (const Error& error) {
-      exit = error.exit();
-      failure = error.what();
-    } catch (const std::exception& error) {
-      exit = Exit::failure;
-      failure = error.what();
-    }
-  }
-  if (exit == Exit::ok) return exit;
-  fmt::print(stderr, "engram-bench: {}\n", failure);
-  try {
-    writer.finish_failed(failure, exit);
-  } catch (const Error& second) {
-    // A disk that is full refuses this too; what is there says that it is not complete.
-    fmt::print(stderr, "engram-bench: the failure could not be written to the result: {}\n", second.what());
-  }
-  return exit;
+  return true;
 }
 
 int run_scenario(const RunArguments& arguments, const std::string& command_line, const Globals& globals) {
   refuse_unbuilt(arguments);
   if (!std::isfinite(arguments.rank_timeout_s)) fail(Exit::usage, "--rank-timeout: expected seconds, found no number");
-  const Prepared prepared = prepare(arguments);
+  plan::Plan loaded = load_scenario(arguments.scenario, parse_settings(arguments.settings, arguments.seed));
+  const bool rehearsal = arguments.allow_single_node && rehearse_on_one_node(loaded);
+  const Prepared prepared = prepare(std::move(loaded));
   if (arguments.instrument == "both") {
     const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan);
     if (!obstacles.empty()) return refuse_obstacles(obstacles);
@@ -193,28 +138,21 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   if (arguments.dry_run) return print_schedule(prepared, obstacles, globals.json);
   if (!obstacles.empty()) return refuse_obstacles(obstacles);
 
-  supervise::install_signal_handlers();
-  result::RunInput input;
-  input.plan = &prepared.plan;
-  input.layouts = prepared.layouts;
-  input.geometries = prepared.geometries;
-  input.topology = placement::read_topology(placement::Devices::read);
-  if (const auto state = result::state_folder()) {
-    input.aa_pairs = result::read_floor(*state, result::floor_key(prepared.plan, input.topology));
-  }
-  input.command_line = command_line;
-  input.binary_sha256 = own_hash();
-  input.instrument = arguments.instrument == "on";
-  input.allow_degraded = arguments.allow_degraded;
-  result::RunFolder folder(folder_path, arguments.force);
-  result::RunWriter writer(folder, input);
-  const Exit exit = carry_out(prepared, arguments, globals, writer);
+  Execution execution;
+  execution.folder = folder_path;
+  execution.force = arguments.force;
+  execution.instrument = arguments.instrument == "on";
+  execution.rank_timeout_ms = timeout_ms(arguments);
+  execution.single_node = rehearsal;
+  execution.allow_degraded = arguments.allow_degraded;
+  execution.command_line = command_line;
+  const Executed executed = execute(prepared, execution, globals);
   if (globals.json) {
-    fmt::print("{}", writer.result_text());
-  } else if (!globals.quiet || exit == Exit::ok) {
-    fmt::print("{}", result_tables(result::Json::parse(writer.result_text()), folder_path, globals.verbose > 0));
+    fmt::print("{}", executed.result_text);
+  } else if (!globals.quiet || executed.exit == Exit::ok) {
+    fmt::print("{}", result_tables(result::Json::parse(executed.result_text), folder_path, globals.verbose > 0));
   }
-  return static_cast<int>(exit);
+  return static_cast<int>(executed.exit);
 }
 
 }  // namespace
@@ -242,6 +180,8 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
   command->add_flag("--resume", arguments->resume)->group("");
   command->add_flag("--report", arguments->report)->group("");
   command->add_flag("--trace", arguments->trace)->group("");
+  command->add_flag("--allow-single-node", arguments->allow_single_node,
+                    "Rehearse a placement experiment on a machine with one NUMA node; every verdict is void");
   command->add_option("--launcher", arguments->launcher)->group("");
   command->callback([arguments, &globals, &action] {
     action = [arguments, &globals] {

@@ -65,7 +65,10 @@ Json to_json(const RunSlot& m) {
           {"first_step", m.first_step},
           {"timed", m.timed},
           {"check", m.check},
-          {"check_hidden", m.check_hidden}};
+          {"check_hidden", m.check_hidden},
+          {"control", m.control},
+          {"inject_stage", m.inject_stage},
+          {"inject_percent", m.inject_percent}};
 }
 void from_json(const Json& j, RunSlot& m) {
   m.slot = j.at("slot").get<std::uint16_t>();
@@ -75,6 +78,9 @@ void from_json(const Json& j, RunSlot& m) {
   m.timed = j.at("timed").get<bool>();
   m.check = j.at("check").get<bool>();
   m.check_hidden = j.at("check_hidden").get<bool>();
+  m.control = j.at("control").get<bool>();
+  m.inject_stage = j.at("inject_stage").get<std::string>();
+  m.inject_percent = j.at("inject_percent").get<double>();
 }
 
 Json to_json(const Stop&) { return Json::object(); }

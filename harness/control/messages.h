@@ -51,6 +51,9 @@ struct RunSlot {
   bool timed = true;
   bool check = false;  // compare the last step's ids and gathered rows with the reference; staging poisoned before it
   bool check_hidden = false;  // also the hidden states of sampled tokens (before timing)
+  bool control = false;       // the negative control before each step
+  std::string inject_stage;   // planted extra work: lookup, front, gather; empty: none
+  double inject_percent = 0;  // of what the stage takes in slots without it
 };
 
 struct Stop {};

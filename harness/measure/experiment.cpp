@@ -29,6 +29,14 @@ std::int64_t batch_period(const plan::Plan& plan) {
   return period;
 }
 
+// The fake backend's noise: each re-roll has its own durations.
+plan::Scenario with_noise(plan::Scenario scenario, const RerollPlan& reroll) {
+  if (scenario.device.fake_noise <= 0) return scenario;
+  const double factor = std::exp(scenario.device.fake_noise * normal_draw(scenario.seed, reroll.index));
+  for (auto& [op, us] : scenario.device.fake_durations_us) us *= factor;
+  return scenario;
+}
+
 class Runner {
  public:
   Runner(const plan::Plan& plan, const std::vector<plan::RunLayout>& layouts, const ExecutorFactory& factory,
@@ -45,7 +53,7 @@ class Runner {
     next_step_ = 0;
     observer_.reroll_starting(reroll);
     const std::unique_ptr<Executor> executor =
-        factory_(plan_.arms[reroll.allocated_for].scenario, layouts_[reroll.allocated_for]);
+        factory_(with_noise(plan_.arms[reroll.allocated_for].scenario, reroll), layouts_[reroll.allocated_for]);
     observer_.reroll_ready(reroll, executor->storage());
     // All arms are checked on the same indices: their digests must be equal.
     for (const SlotPlan& check : reroll.checks) {
@@ -79,6 +87,12 @@ class Runner {
     message.timed = slot.kind == SlotKind::timed || slot.kind == SlotKind::warm_up;
     message.check = slot.check;
     message.check_hidden = slot.check_hidden;
+    const bool measured = slot.kind == SlotKind::burn_in || slot.kind == SlotKind::timed;
+    message.control = slot.kind == SlotKind::timed && has_negative_control(plan_);
+    if (measured && plan_.experiment.inject.arm == plan_.arms[slot.arm].name) {
+      message.inject_stage = plan_.experiment.inject.stage;
+      message.inject_percent = plan_.experiment.inject.percent;
+    }
     next_step_ += (slot.steps + period_ - 1) / period_ * period_;
     observer_.slot_starting(info);
     info.start_ns = now_ns();
@@ -153,6 +167,12 @@ std::vector<int> engram_layers(const plan::Plan& plan) {
     layers.insert(arm.scenario.model.base.layers.begin(), arm.scenario.model.base.layers.end());
   }
   return {layers.begin(), layers.end()};
+}
+
+bool has_negative_control(const plan::Plan& plan) {
+  const auto judged =
+      std::count_if(plan.arms.begin(), plan.arms.end(), [](const plan::Arm& arm) { return !arm.control; });
+  return plan.experiment.negative_control && plan.experiment.pairs > 1 && judged > 1;
 }
 
 std::optional<double> relative_slope(const std::vector<double>& windows) {

@@ -71,6 +71,9 @@ class Observer {
 // Slope of the last three of `windows` relative to their mean: least squares, over the three; nothing below three.
 [[nodiscard]] std::optional<double> relative_slope(const std::vector<double>& windows);
 
+// Timed steps carry the negative control: two arms and two pairs or more, and not turned off.
+[[nodiscard]] bool has_negative_control(const plan::Plan& plan);
+
 // Backbone layers that have a table in any arm, ascending: one set of columns for the whole run.
 [[nodiscard]] std::vector<int> engram_layers(const plan::Plan& plan);
 

@@ -58,6 +58,9 @@ struct Metric {
 // Errors: Error(usage) "unknown metric X: nearest is Y" for a name (with or without .lN and a statistic) not in the
 // registry.
 void check_metric_name(const std::string& name);
+// Errors: Error(usage) where no step of `scenario` can have the metric: a layer without a table, a collective that its
+// groups do not have, a lookup of the stub.
+void check_metric_exists(const std::string& name, const plan::Scenario& scenario);
 // docs/metrics.md.
 [[nodiscard]] std::string metrics_markdown();
 

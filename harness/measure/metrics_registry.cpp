@@ -159,6 +159,48 @@ void check_metric_name(const std::string& name) {
   }
 }
 
+void check_metric_exists(const std::string& name, const plan::Scenario& scenario) {
+  const std::string base = name.substr(0, name.find('.'));
+  const auto found = std::find_if(kMetrics.begin(), kMetrics.end(), [&](const Metric& m) { return base == m.name; });
+  if (found == kMetrics.end()) return;  // check_metric_name says so
+  const plan::ParallelSpec& parallel = scenario.parallel;
+  bool there = true;
+  switch (found->id) {
+    case MetricId::gather:
+    case MetricId::skew:
+      there = parallel.tp > 1;
+      break;
+    case MetricId::wkv_gather:
+    case MetricId::wkv_gather_skew:
+      there = parallel.tp > 1 && !parallel.sequence_parallel;
+      break;
+    case MetricId::ids:
+    case MetricId::ids_skew:
+    case MetricId::rows:
+    case MetricId::rows_skew:
+      there = parallel.table_mode == plan::TableMode::dp_sharded;
+      break;
+    case MetricId::expert:
+    case MetricId::expert_skew:
+      there = parallel.ep > 1;
+      break;
+    default:
+      break;
+  }
+  if (!there) fail(Exit::usage, "experiment.primary {}: this scenario does not have it: {}", name, found->absent);
+  const std::size_t at = name.find(".l");
+  if (!found->per_layer || at == std::string::npos || at + 2 >= name.size() ||
+      std::isdigit(static_cast<unsigned char>(name[at + 2])) == 0) {
+    return;
+  }
+  const int layer = std::stoi(name.substr(at + 2));
+  const auto& layers = scenario.model.base.layers;
+  if (std::find(layers.begin(), layers.end(), layer) == layers.end()) {
+    fail(Exit::usage, "experiment.primary {}: backbone layer {} has no table; layers with one: {}", name, layer,
+         fmt::join(layers, ", "));
+  }
+}
+
 std::string metrics_markdown() {
   std::string text =
       "# Metrics\n\n"

@@ -1,6 +1,8 @@
 #include "harness/measure/order.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <numeric>
 #include <utility>
 
@@ -22,7 +24,7 @@ std::uint64_t draw(std::uint64_t seed, std::uint64_t purpose, std::uint64_t a, s
   return x;
 }
 
-enum Purpose : std::uint64_t { kBlockSide = 1, kBlockShuffle = 2, kPairSide = 3, kPairShuffle = 4 };
+enum Purpose : std::uint64_t { kBlockSide = 1, kBlockShuffle = 2, kPairSide = 3, kPairShuffle = 4, kNoise = 5 };
 
 std::vector<std::size_t> shuffled(std::size_t arms, std::uint64_t seed, std::uint64_t purpose, std::uint64_t place) {
   std::vector<std::size_t> order(arms);
@@ -67,6 +69,14 @@ void add_slots(const plan::Plan& plan, RerollPlan& reroll) {
 }
 
 }  // namespace
+
+double normal_draw(std::uint64_t seed, int reroll) noexcept {
+  const auto place = static_cast<std::uint64_t>(reroll);
+  const auto unit = [&](std::uint64_t which) {
+    return (static_cast<double>(draw(seed, kNoise, place, which) >> 11) + 0.5) * 0x1p-53;
+  };
+  return std::sqrt(-2 * std::log(unit(0))) * std::cos(2 * std::numbers::pi * unit(1));  // Box-Muller
+}
 
 const char* name(SlotKind kind) noexcept {
   switch (kind) {

@@ -17,6 +17,9 @@ namespace eb::measure {
 // is first is drawn from the seed); more: random order.
 [[nodiscard]] std::vector<std::size_t> pair_order(std::size_t arms, int pair, std::uint64_t seed);
 
+// A draw of the standard normal distribution for re-roll `reroll`: the fake backend's noise.
+[[nodiscard]] double normal_draw(std::uint64_t seed, int reroll) noexcept;
+
 enum class SlotKind {
   check,    // correctness before any timing; not timed
   warm_up,  // windows until the step time is steady or the cap is hit

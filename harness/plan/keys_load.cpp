@@ -135,6 +135,18 @@ void add_experiment_rows(std::vector<Key>& rows) {
   };
   factor.get = [experiment](Target& t) { return experiment(t).factor.empty() ? Json() : Json(experiment(t).factor); };
   rows.push_back(factor);
+  Key aa = text_key(
+      "experiment.aa", Json(),
+      "An A/A experiment: the arms A and A2 are both the scenario itself, and share an allocation (together) or have "
+      "re-rolls of their own (apart). It shows what this machine tells apart where nothing differs.",
+      [experiment](Target & t) -> auto& { return experiment(t).aa; });
+  aa.nullable = true;
+  aa.values = {"together", "apart"};
+  aa.set = [experiment](Target& t, const Json& value) {
+    experiment(t).aa = value.is_null() ? std::string() : value.get<std::string>();
+  };
+  aa.get = [experiment](Target& t) { return experiment(t).aa.empty() ? Json() : Json(experiment(t).aa); };
+  rows.push_back(aa);
   rows.push_back(by_expansion("experiment.arms", Type::value_map,
                               "Name of each arm and its value of the factor; the first is the baseline."));
   rows.push_back(by_expansion("experiment.controls", Type::override_map,
@@ -158,6 +170,42 @@ void add_experiment_rows(std::vector<Key>& rows) {
   rows.push_back(plain_key(
       "experiment.guards", Type::texts, Json::array({"front_us.p50", "collective_us.p50"}),
       "Metrics that must not get worse.", [experiment](Target & t) -> auto& { return experiment(t).guards; }));
+}
+
+void add_inject_rows(std::vector<Key>& rows) {
+  const auto inject = [](Target& t) -> InjectSpec& { return t.experiment->inject; };
+  rows.push_back(boolean_key(
+      "experiment.negative_control", true,
+      "Run a gather from a private buffer before each timed step, where the experiment has two arms and two pairs or "
+      "more; a verdict is void where its time moves with the arm.",
+      [](Target & t) -> auto& { return t.experiment->negative_control; }));
+  Key stage = text_key(
+      "experiment.inject.stage", Json(),
+      "Real extra work in this stage of one arm, to see whether the experiment finds it: lookup, front (backbone "
+      "layers "
+      "before the last consumer) or gather (TP). Such a result is marked and can be no baseline.",
+      [inject](Target & t) -> auto& { return inject(t).stage; });
+  stage.nullable = true;
+  stage.values = {"lookup", "front", "gather"};
+  stage.set = [inject](Target& t, const Json& value) {
+    inject(t).stage = value.is_null() ? std::string() : value.get<std::string>();
+  };
+  stage.get = [inject](Target& t) { return inject(t).stage.empty() ? Json() : Json(inject(t).stage); };
+  rows.push_back(stage);
+  rows.push_back(with_unit(number_key(
+                               "experiment.inject.percent", 0, 1000, 0.0,
+                               "Size of the extra work, of what the stage takes in slots without it.",
+                               [inject](Target & t) -> auto& { return inject(t).percent; }),
+                           "%"));
+  Key arm = text_key(
+      "experiment.inject.arm", Json(),
+      "The arm that gets the extra work; never the baseline.", [inject](Target & t) -> auto& { return inject(t).arm; });
+  arm.nullable = true;
+  arm.set = [inject](Target& t, const Json& value) {
+    inject(t).arm = value.is_null() ? std::string() : value.get<std::string>();
+  };
+  arm.get = [inject](Target& t) { return inject(t).arm.empty() ? Json() : Json(inject(t).arm); };
+  rows.push_back(arm);
 }
 
 void add_slo_rows(std::vector<Key>& rows) {
@@ -209,6 +257,7 @@ void add_load_rows(std::vector<Key>& rows) {
   add_workload_rows(rows);
   add_token_rows(rows);
   add_experiment_rows(rows);
+  add_inject_rows(rows);
   add_slo_rows(rows);
   add_fault_rows(rows);
 }

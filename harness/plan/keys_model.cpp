@@ -233,6 +233,11 @@ void add_device_rows(std::vector<Key>& rows) {
     return map_json;
   };
   rows.push_back(durations);
+  rows.push_back(number_key(
+      "device.fake_noise", 0, 1, 0.0,
+      "Fake backend: standard deviation of the logarithm of the durations in device.fake_durations_us from one re-roll "
+      "to the next, drawn from the seed. Arms that share a re-roll share its draw.",
+      [device](Target & t) -> auto& { return device(t).fake_noise; }));
 }
 
 }  // namespace

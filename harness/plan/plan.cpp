@@ -92,16 +92,24 @@ void add_arms(const Json& document, const std::string& folder, Plan& plan) {
   const std::string& factor = plan.experiment.factor;
   const Json* arms = find_in_document(document, "experiment.arms");
   if (arms != nullptr && arms->empty()) fail(Exit::usage, "experiment.arms is empty; name at least two arms");
+  const std::string& aa = plan.experiment.aa;
+  if (!aa.empty() && (!factor.empty() || arms != nullptr)) {
+    fail(Exit::usage,
+         "experiment.aa compares the scenario with itself; leave experiment.factor and experiment.arms out");
+  }
   if (factor.empty()) {
     if (arms != nullptr) fail(Exit::usage, "experiment.arms needs experiment.factor, the key that the arms change");
-    Arm arm;
-    arm.name = "A";
-    arm.scenario = plan.base;
-    check_scenario(arm.scenario, false, factor);
-    const Provenance provenance = provenance_of(arm.scenario);
-    arm.research = provenance.research;
-    arm.provenance = provenance.text;
-    plan.arms.push_back(arm);
+    for (const char* arm_name : {"A", "A2"}) {
+      if (aa.empty() && !plan.arms.empty()) break;
+      Arm arm;
+      arm.name = arm_name;
+      arm.scenario = plan.base;
+      check_scenario(arm.scenario, false, factor);
+      const Provenance provenance = provenance_of(arm.scenario);
+      arm.research = provenance.research;
+      arm.provenance = provenance.text;
+      plan.arms.push_back(arm);
+    }
     return;
   }
   named("experiment.factor", [&] { check_changeable(factor); });
@@ -134,6 +142,29 @@ void add_controls(const Json& document, const std::string& folder, Plan& plan) {
     for (const auto& [path, value] : changes.items()) overrides.emplace_back(path, value);
     plan.arms.push_back(make_arm(document, folder, control_name, true, overrides, plan.experiment.factor));
   }
+}
+
+void check_injection(const Plan& plan) {
+  const InjectSpec& inject = plan.experiment.inject;
+  if (inject.stage.empty()) {
+    if (inject.percent > 0 || !inject.arm.empty()) fail(Exit::usage, "experiment.inject needs experiment.inject.stage");
+    return;
+  }
+  if (inject.percent <= 0) fail(Exit::usage, "experiment.inject.percent must be above 0");
+  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
+    const Arm& arm = plan.arms[i];
+    if (arm.control || arm.name != inject.arm) continue;
+    if (i == 0)
+      fail(Exit::usage, "experiment.inject.arm {} is the baseline; plant the effect in another arm", arm.name);
+    if (arm.scenario.workload.warmup < 1) {
+      fail(Exit::usage, "experiment.inject needs workload.warmup: the stage is timed before work is added");
+    }
+    if (inject.stage == "gather" && arm.scenario.parallel.tp == 1) {
+      fail(Exit::usage, "experiment.inject.stage gather: with parallel.tp 1 nothing is gathered");
+    }
+    return;
+  }
+  fail(Exit::usage, "experiment.inject.arm {} is no arm of this experiment", printable(inject.arm));
 }
 
 // The whole plan as a scenario file that says everything: reading it gives the same plan. Paths stay as written, so
@@ -169,8 +200,10 @@ Plan parse_plan(const std::string& text, const std::string& folder, const std::v
   read_document(document, folder, plan.base, &plan.experiment);
   add_arms(document, folder, plan);
   add_controls(document, folder, plan);
+  check_injection(plan);
   const std::string& factor = plan.experiment.factor;
-  plan.arms_share_allocation = factor.empty() || has_any_prefix(factor, {"prefetch.", "workload."});
+  plan.arms_share_allocation = plan.experiment.aa == "together" || (factor.empty() && plan.experiment.aa.empty()) ||
+                               has_any_prefix(factor, {"prefetch.", "workload."});
   plan.expanded_json = expand(document, plan);
   plan.sha256 = sha256_hex(std::as_bytes(std::span(plan.expanded_json)));
   return plan;

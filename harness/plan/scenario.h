@@ -49,6 +49,8 @@ struct DeviceSpec {
   int cpu_workers = 1;               // CPU backend: stands for the SM count
   // Fake backend: duration of an operation by its name ("lookup") or name and layer ("lookup.l14"), in us; else 10.
   std::map<std::string, double> fake_durations_us;
+  // Fake backend: standard deviation of the logarithm of all its durations from one re-roll to the next.
+  double fake_noise = 0;
 };
 
 enum class Backing { shm, memfd, hugetlb_2m, hugetlb_1g, shm_thp, anon, anon_thp, cuda_host_numa, hbm, stub };
@@ -171,13 +173,24 @@ struct Scenario {
   [[nodiscard]] int ranks() const noexcept { return parallel.tp * parallel.dp; }
 };
 
+// Real extra work in one stage of one arm, to see whether an experiment finds it. A result that has it says so and can
+// be no baseline.
+struct InjectSpec {
+  std::string stage;   // lookup, front, gather; empty: none
+  double percent = 0;  // of what the stage takes without it
+  std::string arm;
+};
+
 struct ExperimentSpec {
   std::string factor;  // empty: one arm "A", the scenario itself
+  std::string aa;      // together, apart: the arms A and A2 are both the scenario itself; empty: no A/A experiment
   int pairs = 1;       // re-rolls
   int blocks = 1;      // ABBA/BAAB blocks a re-roll
   double delta = 0.02;
   std::string primary;
   std::vector<std::string> guards;
+  bool negative_control = true;  // where there are two arms and two pairs or more
+  InjectSpec inject;
 };
 
 struct Arm {

@@ -51,6 +51,8 @@ EventId StepProgram::enqueue(const StepInput& step) {
 void StepProgram::start(const StepInput& step) {
   for (const EventId event : std::exchange(late_, {})) parts_.backend.wait(parts_.main, event);
   const StepShape& shape = parts_.shape;
+  if (options_.control != nullptr)
+    options_.control->enqueue(parts_.main, log_, step.index, step.tokens.lookup, options_.grid_cap);
   if (step.poison) poison(step);
   if (step.tokens.padded == 0) return;
   if (options_.graphs && step.tokens.own > 0) {
@@ -162,7 +164,13 @@ void StepProgram::submit_lookup(const StepInput& step, int table, EventId after)
     counts.tiles_max = std::max(counts.tiles_max, args.tiles());
     counts.grid_max = std::max(counts.grid_max, grid);
   }
+  inject(stream, options_.injection.lookup_ns, layer);
   lookup_done_[place] = log_.depend(stream, EventKind::lookup_done, layer);
+}
+
+void StepProgram::inject(StreamId stream, const std::map<int, std::int64_t>& extra, int layer) {
+  const auto found = extra.find(layer);
+  if (found != extra.end()) parts_.backend.busy(stream, op(OpKind::inject, layer), found->second);
 }
 
 void StepProgram::consume(const StepInput& step, int table) {
@@ -371,6 +379,7 @@ void StepProgram::backbone(const StepInput& step, int layer) {
       parts_.backend.linear(parts_.main, op(OpKind::backbone, layer), down);
     }
   }
+  inject(parts_.main, options_.injection.front_ns, layer);
   const std::int64_t message = parts_.groups.ep ? expert_message_bytes(shape, step.tokens.expert) : 0;
   if (message > 0) {
     close_segment();
@@ -404,6 +413,7 @@ void StepProgram::all_gather(backend::Communicator& group, const char* group_nam
                              EventKind start, const void* send, void* recv, std::int64_t bytes) {
   const auto done = static_cast<EventKind>(static_cast<std::uint16_t>(start) + 1);  // kinds come in pairs
   log_.mark(parts_.main, start, op.layer);
+  if (start == EventKind::gather_start) inject(parts_.main, options_.injection.gather_ns, op.layer);
   group.all_gather(parts_.main, op, static_cast<const std::byte*>(send), static_cast<std::byte*>(recv),
                    static_cast<std::size_t>(bytes));
   log_.mark(parts_.main, done, op.layer);

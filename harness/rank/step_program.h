@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "harness/backend/backend.h"
+#include "harness/rank/control_gather.h"
+#include "harness/rank/injection.h"
 #include "harness/rank/step_buffers.h"
 #include "harness/rank/step_events.h"
 #include "harness/rank/step_shape.h"
@@ -28,6 +30,8 @@ struct StepOptions {
   bool graphs = false;  // prefetch.graph piecewise
   LookupFault fault = LookupFault::none;
   std::int64_t fault_step = 0;
+  Injection injection;
+  const ControlGather* control = nullptr;  // null: no negative control
 };
 
 // What the steps of a slot did, by count; filled while they are enqueued.
@@ -119,6 +123,7 @@ class StepProgram {
   void close_segment();
   void all_gather(backend::Communicator& group, const char* group_name, const char* object, backend::Op op,
                   EventKind start, const void* send, void* recv, std::int64_t bytes);
+  void inject(backend::StreamId stream, const std::map<int, std::int64_t>& extra, int layer);
   [[nodiscard]] bool faulty(const StepInput& step, int table, LookupFault kind) const noexcept;
   [[nodiscard]] int layer_of(int table) const { return parts_.geometry.layers[static_cast<std::size_t>(table)].layer; }
   [[nodiscard]] backend::StreamId prefetch_stream(int table) const;

@@ -11,6 +11,8 @@
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
+#include "harness/rank/control_gather.h"
+#include "harness/rank/injection.h"
 #include "harness/rank/step_buffers.h"
 #include "harness/rank/step_check.h"
 #include "harness/rank/step_events.h"
@@ -87,7 +89,7 @@ struct StepRunner::Impl {
   SlotResult run(const control::RunSlot& slot, const plan::Scenario& arm);
 
   void prepare(const control::RunSlot& slot, const plan::Scenario& arm);
-  StepOptions options(const plan::Scenario& arm) const;
+  StepOptions options(const control::RunSlot& slot, const plan::Scenario& arm);
   std::uint32_t shape_number(const StepTokens& tokens);
   void run_steps(const control::RunSlot& slot, StepProgram& program, HiddenCapture* capture);
   void carry_out_fault(std::int64_t step) const;
@@ -108,6 +110,8 @@ struct StepRunner::Impl {
   Communicators groups;
   std::optional<StepWeights> weights;
   std::optional<StepBuffers> buffers;
+  std::optional<ControlGather> control;  // made when a slot first asks for it
+  StageTimes stage_times;
   std::optional<plan::TokenSpec> token_spec;
   std::shared_ptr<const replay::TokenModel> tokens;
   std::int32_t pad_id = 0;
@@ -163,8 +167,17 @@ void StepRunner::Impl::prepare(const control::RunSlot& slot, const plan::Scenari
   totals.threads = backend.device().units_are_threads ? 1 + static_cast<int>(wanted) + backend.device().units : 1;
 }
 
-StepOptions StepRunner::Impl::options(const plan::Scenario& arm) const {
+StepOptions StepRunner::Impl::options(const control::RunSlot& slot, const plan::Scenario& arm) {
   StepOptions options;
+  if (!slot.inject_stage.empty())
+    options.injection = stage_times.injection(slot.inject_stage, slot.inject_percent, geometry.layers.back().layer);
+  if (slot.control && !shape.stub) {
+    std::int64_t most = 0;
+    for (const StepTokens& step : step_list) most = std::max(most, step.lookup);
+    if (!control || control->tokens() < most)
+      control.emplace(backend, shape, geometry, most, input.scenario->seed, main);
+    options.control = &*control;
+  }
   options.submit = arm.prefetch.submit;
   options.streams = arm.prefetch.streams;
   options.order = arm.prefetch.order;
@@ -312,13 +325,14 @@ SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scena
   EventLog log(backend, input.instrument);
   const std::int32_t pad = pad_id;
   StepProgram program({backend, shape, geometry, pad, input.tables, *buffers, *weights, groups, main, prefetch},
-                      options(arm), log);
+                      options(slot, arm), log);
   std::optional<HiddenCapture> capture;
   if (slot.check_hidden) capture = make_capture(step_list.back().window_valid);
   run_steps(slot, program, capture ? &*capture : nullptr);
 
   SlotResult result;
   result.events = log.take(slot.slot);
+  if (slot.inject_stage.empty()) stage_times.learn(result.events);
   const bool checked = slot.check || slot.check_hidden;
   const StepOutput out = output(slot, program, checked);
   std::optional<CheckFacts> facts;

@@ -98,6 +98,12 @@ std::string absent_reason(const Record& record, std::size_t arm, const measure::
   return measure::metric(column.id).absent;
 }
 
+Json injected(const Record& record, const plan::Arm& arm) {
+  const plan::InjectSpec& inject = record.plan->experiment.inject;
+  if (inject.stage.empty() || inject.arm != arm.name) return nullptr;
+  return {{"stage", inject.stage}, {"percent", inject.percent}};
+}
+
 }  // namespace
 
 bool Record::fault_planted() const {
@@ -131,6 +137,7 @@ Json arms_section(const Record& record) {
          {"control", arm.control},
          {"overrides", overrides},
          {"provenance", {{"kind", arm.research ? "research" : "stock"}, {"text", arm.provenance}}},
+         {"injected", injected(record, arm)},
          {"replicas_uncoupled", uncoupled == record.replicas_uncoupled.end() ? Json(nullptr) : Json(uncoupled->second)},
          {"work_per_rank", work}});
   }

@@ -189,6 +189,20 @@ std::vector<Warning> derived_warnings(const Record& record) {
     list.push_back({"planted_fault", "The scenario plants a fault; no figure of this run is shown.",
                     "Remove the key fault from the scenario.", Json::object()});
   }
+  if (const plan::InjectSpec& inject = record.plan->experiment.inject; !inject.stage.empty()) {
+    list.push_back({"injected",
+                    fmt::format("Extra work of {} % was planted in stage {} of arm {}: this result can be no baseline.",
+                                inject.percent, inject.stage, inject.arm),
+                    "Remove experiment.inject to measure the machine.",
+                    {{"percent", inject.percent}}});
+  }
+  if (record.single_node) {
+    list.push_back(
+        {"single_node",
+         "A rehearsal on one NUMA node: the arms' policies name the node that is there, and every verdict is "
+         "void.",
+         "Run on a machine with the NUMA nodes that the scenario names.", Json::object()});
+  }
   if (const auto over = oversubscription(record)) {
     list.push_back({"oversubscribed",
                     fmt::format("{} threads want to run at once on {} allowed CPUs: they take turns, and no timing "

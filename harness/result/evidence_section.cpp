@@ -191,15 +191,16 @@ Json failed_gates(const Record& record) {
   return out;
 }
 
-Json floors_section(const Record& record) {
-  const plan::ExperimentSpec& experiment = record.plan->experiment;
+}  // namespace
+
+Json floors_section(const plan::ExperimentSpec& experiment, const AaPairs& aa_pairs) {
   std::set<std::string> metrics(std::begin(kExploratory), std::end(kExploratory));
   if (!experiment.primary.empty()) metrics.insert(experiment.primary);
   metrics.insert(experiment.guards.begin(), experiment.guards.end());
   Json out = Json::object();
   for (const std::string& metric : metrics) {
-    const auto found = record.aa_pairs.find(metric);
-    const std::size_t pairs = found == record.aa_pairs.end() ? 0 : found->second.size();
+    const auto found = aa_pairs.find(metric);
+    const std::size_t pairs = found == aa_pairs.end() ? 0 : found->second.size();
     const auto floor = pairs == 0 ? std::nullopt : stats::aa_floor(found->second, experiment.pairs);
     out[metric] = floor ? Json(*floor)
                         : missing(fmt::format("{} A/A pairs of this machine and scenario are on record, {} are needed",
@@ -207,8 +208,6 @@ Json floors_section(const Record& record) {
   }
   return out;
 }
-
-}  // namespace
 
 Json evidence_section(const Record& record) {
   const plan::ExperimentSpec& experiment = record.plan->experiment;
@@ -239,7 +238,12 @@ Json evidence_section(const Record& record) {
           {"first_layer", layers.empty() ? -1 : layers.front()},
           {"pairs", pairs},
           {"failed_gates", failed_gates(record)},
-          {"floors", floors_section(record)},
+          {"floor_key",
+           {{"machine", record.floor_key.machine},
+            {"fingerprint", record.floor_key.fingerprint},
+            {"scenario", record.floor_key.scenario},
+            {"one_allocation", record.floor_key.one_allocation}}},
+          {"floors", floors_section(experiment, record.aa_pairs)},
           {"conditions",
            {{"complete", record.complete},
             {"checks_passed", record.figures_allowed()},

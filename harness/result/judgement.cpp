@@ -199,7 +199,7 @@ class Judge {
     input.b = pages_of(one.arm);
     evidence::ChainInput chain;
     chain.pages = evidence::judge_pages(input);
-    if (conditions_.single_node && input.claim == evidence::PageClaim::move) {
+    if (conditions_.single_node) {
       chain.pages.status = evidence::LinkStatus::void_;
       chain.pages.text = "this machine cannot tell the arms apart: " + chain.pages.text;
     }

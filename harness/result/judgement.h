@@ -5,6 +5,7 @@
 #include <string>
 
 #include "harness/evidence/hypotheses.h"
+#include "harness/result/floors.h"
 #include "harness/result/json_value.h"
 #include "harness/result/samples.h"
 
@@ -14,6 +15,9 @@ struct Record;
 
 // Everything beside the samples that verdicts rest on: the section "evidence" of result.json (docs/evidence.md).
 [[nodiscard]] Json evidence_section(const Record& record);
+
+// Floors of the judged metrics at experiment.pairs pairs: numbers, or null with the reason.
+[[nodiscard]] Json floors_section(const plan::ExperimentSpec& experiment, const AaPairs& aa_pairs);
 
 struct Judgement {
   Json comparisons = Json::array();

@@ -92,6 +92,7 @@ struct Record {
   std::string binary_sha256;
   std::string started_utc;
   bool instrument = true;
+  FloorKey floor_key;
   AaPairs aa_pairs;            // of this machine and scenario, by metric
   bool emulated_time = false;  // a software emulator keeps the time
   bool single_node = false;    // a rehearsal of a placement experiment on one NUMA node

@@ -90,6 +90,7 @@ RunWriter::RunWriter(RunFolder& folder, const RunInput& input) : folder_(folder)
   record_.binary_sha256 = input.binary_sha256;
   record_.instrument = input.instrument;
   allow_degraded_ = input.allow_degraded;
+  record_.floor_key = input.floor_key;
   record_.aa_pairs = input.aa_pairs;
   record_.single_node = input.single_node;
   record_.emulated_time = emulated_time();

@@ -23,8 +23,9 @@ struct RunInput {
   std::string binary_sha256;  // empty: unknown
   bool instrument = true;
   bool allow_degraded = false;  // pages that lie elsewhere than asked are a warning
-  AaPairs aa_pairs;          // A/A log ratios on record, by metric
-  bool single_node = false;  // a rehearsal on one NUMA node
+  FloorKey floor_key;           // what an A/A floor must hold for
+  AaPairs aa_pairs;             // A/A log ratios on record, by metric
+  bool single_node = false;     // a rehearsal on one NUMA node
 };
 
 class RunWriter final : public measure::Observer {

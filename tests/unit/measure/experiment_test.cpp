@@ -127,6 +127,72 @@ TEST(Experiment, OrderOfOneReroll) {
   EXPECT_EQ(watcher.warm_ups[0].steps, 6);
 }
 
+std::vector<control::RunSlot> slots_of(const plan::Plan& plan) {
+  Log log;
+  Watcher watcher(log);
+  run_experiment(
+      plan, make_schedule(plan), {layout(), layout()},
+      [&](const plan::Scenario&, const plan::RunLayout&) { return std::make_unique<ScriptedExecutor>(log, true); },
+      watcher);
+  return log.slots;
+}
+
+TEST(Experiment, TheNegativeControlRunsInTimedSlotsOfPairedArms) {
+  plan::Plan plan = b1();
+  for (const auto& slot : slots_of(plan)) EXPECT_FALSE(slot.control) << "one pair gives no verdict";
+  plan.experiment.pairs = 2;
+  int controlled = 0;
+  for (const auto& slot : slots_of(plan)) controlled += slot.control ? 1 : 0;
+  EXPECT_EQ(controlled, 2 * 4) << "ABBA in each of two re-rolls; no check, warm-up or burn-in";
+  plan.experiment.negative_control = false;
+  for (const auto& slot : slots_of(plan)) EXPECT_FALSE(slot.control);
+}
+
+TEST(Experiment, ExtraWorkGoesIntoMeasuredSlotsOfItsArmOnly) {
+  plan::Plan plan = b1();
+  plan.experiment.inject = {"lookup", 10, "B"};
+  int injected = 0;
+  const std::vector<control::RunSlot> slots = slots_of(plan);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].inject_stage.empty()) continue;
+    ++injected;
+    EXPECT_GE(i, 8U) << "checks and warm-up show what the stage takes without it";
+    EXPECT_EQ(slots[i].inject_percent, 10);
+  }
+  EXPECT_GE(injected, 2);
+  EXPECT_LE(injected, 3) << "two timed slots of B, and the burn-in where the block opens with it";
+}
+
+TEST(Experiment, TheFakesNoiseIsDrawnOncePerReroll) {
+  plan::Plan plan = b1();
+  plan.experiment.pairs = 3;
+  for (plan::Arm& arm : plan.arms) {
+    arm.scenario.device.fake_durations_us = {{"lookup", 100.0}};
+    arm.scenario.device.fake_noise = 0.02;
+  }
+  std::vector<double> lookups;
+  Log log;
+  Watcher watcher(log);
+  run_experiment(
+      plan, make_schedule(plan), {layout(), layout()},
+      [&](const plan::Scenario& scenario, const plan::RunLayout&) {
+        lookups.push_back(scenario.device.fake_durations_us.at("lookup"));
+        return std::make_unique<ScriptedExecutor>(log, true);
+      },
+      watcher);
+  ASSERT_EQ(lookups.size(), 3U);
+  EXPECT_NE(lookups[0], lookups[1]);
+  double sum = 0;
+  double squares = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const double z = normal_draw(7, i);
+    sum += z;
+    squares += z * z;
+  }
+  EXPECT_NEAR(sum / 4000, 0, 0.06);
+  EXPECT_NEAR(squares / 4000, 1, 0.08);
+}
+
 TEST(Experiment, IndicesNeverComeTwiceAndBatchShapesStayInStep) {
   const plan::Plan plan = b1();
   Log log;
