@@ -134,12 +134,14 @@ TEST(Channel, LargeMessageArrivesWhole) {
 TEST(Channel, TryReceiveNeverBlocksOnHalfAMessage) {
   auto [a, b] = Channel::socket_pair();
   Channel supervisor(std::move(a));
-  const std::uint64_t header[2] = {10, 16};  // ten bytes of payload of a Ready
+  const std::string payload = R"({"pid":77,"binding_lost":[]})";
+  const std::uint64_t header[2] = {payload.size(), 16};  // a Ready
   ASSERT_EQ(::send(b.get(), header, sizeof header, 0), 16);
-  ASSERT_EQ(::send(b.get(), "{\"pid\":", 7, 0), 7);
+  ASSERT_EQ(::send(b.get(), payload.data(), 7, 0), 7);
   EXPECT_FALSE(supervisor.try_receive_to_supervisor());
   EXPECT_FALSE(supervisor.closed());
-  ASSERT_EQ(::send(b.get(), "77}", 3, 0), 3);
+  const auto rest = static_cast<ssize_t>(payload.size() - 7);
+  ASSERT_EQ(::send(b.get(), payload.data() + 7, payload.size() - 7, 0), rest);
   EXPECT_EQ(std::get<Ready>(supervisor.try_receive_to_supervisor()->message).pid, 77);
 }
 
