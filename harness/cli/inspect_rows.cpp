@@ -12,7 +12,7 @@
 #include "harness/engram/content.h"
 #include "harness/engram/hashing.h"
 #include "harness/engram/shards.h"
-#include "harness/rank/row_reference.h"
+#include "harness/rank/tables/row_reference.h"
 #include "harness/replay/token_model.h"
 
 namespace eb::cli::inspect {

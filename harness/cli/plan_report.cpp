@@ -7,7 +7,7 @@
 
 #include "harness/backend/backend.h"
 #include "harness/engram/ledger.h"
-#include "harness/rank/step_runner.h"
+#include "harness/rank/step/step_runner.h"
 #include "harness/replay/token_model.h"
 #include "placement/backing.h"
 

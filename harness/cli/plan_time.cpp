@@ -5,7 +5,7 @@
 #include "harness/cli/plan_report.h"
 #include "harness/measure/order.h"
 #include "harness/rank/backend_factory.h"
-#include "harness/rank/step_shape.h"
+#include "harness/rank/step/step_shape.h"
 
 namespace eb::cli {
 

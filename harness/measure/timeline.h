@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "harness/rank/events.h"
+#include "harness/rank/step/events.h"
 
 namespace eb::measure {
 

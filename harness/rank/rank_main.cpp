@@ -15,7 +15,7 @@
 #include "harness/base/mapping.h"
 #include "harness/base/os.h"
 #include "harness/rank/bind_process.h"
-#include "harness/rank/row_reference.h"
+#include "harness/rank/tables/row_reference.h"
 
 namespace eb::rank {
 

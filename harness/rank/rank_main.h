@@ -12,8 +12,8 @@
 #include "harness/engram/geometry.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
-#include "harness/rank/step_runner.h"
-#include "harness/rank/storage.h"
+#include "harness/rank/step/step_runner.h"
+#include "harness/rank/tables/storage.h"
 
 namespace eb::rank {
 

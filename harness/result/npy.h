@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "harness/base/unique_fd.h"
-#include "harness/rank/events.h"
+#include "harness/rank/step/events.h"
 
 namespace eb::result {
 

@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "harness/rank/backend_factory.h"
-#include "harness/rank/checkpoint.h"
-#include "harness/rank/storage.h"
+#include "harness/rank/tables/checkpoint.h"
+#include "harness/rank/tables/storage.h"
 #include "harness/replay/token_model.h"
 #include "harness/supervise/binding.h"
 #include "harness/supervise/memory_need.h"

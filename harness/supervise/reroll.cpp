@@ -12,8 +12,8 @@
 
 #include "harness/base/mapping.h"
 #include "harness/base/os.h"
-#include "harness/rank/step_runner.h"
-#include "harness/rank/storage.h"
+#include "harness/rank/step/step_runner.h"
+#include "harness/rank/tables/storage.h"
 #include "harness/supervise/binding.h"
 #include "harness/supervise/crew.h"
 #include "harness/supervise/memory_need.h"

@@ -12,7 +12,7 @@
 #include "harness/control/messages.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
-#include "harness/rank/events.h"
+#include "harness/rank/step/events.h"
 
 namespace eb::supervise {
 

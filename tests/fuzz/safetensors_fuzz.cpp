@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "harness/base/error.h"
-#include "harness/rank/safetensors.h"
+#include "harness/rank/tables/safetensors.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "harness/rank/events.h"
+#include "harness/rank/step/events.h"
 
 namespace eb::measure {
 

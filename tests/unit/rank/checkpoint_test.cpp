@@ -1,5 +1,5 @@
 // Checkpoints: what is read is what was written, and what does not fit names tensor and file.
-#include "harness/rank/checkpoint.h"
+#include "harness/rank/tables/checkpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "harness/base/error.h"
-#include "harness/rank/row_reference.h"
+#include "harness/rank/tables/row_reference.h"
 #include "tests/unit/rank/checkpoint_files.h"
 
 namespace eb::rank {

@@ -1,4 +1,4 @@
-#include "harness/rank/injection.h"
+#include "harness/rank/step/injection.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Rows counted by the node of their page, on tables that are only half there.
-#include "harness/rank/row_locality.h"
+#include "harness/rank/tables/row_locality.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The safetensors parser: what is right is read, what is wrong is an error that names file and tensor.
-#include "harness/rank/safetensors.h"
+#include "harness/rank/tables/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // The checks themselves: what they accept, and that each wrong bit is named.
-#include "harness/rank/step_check.h"
+#include "harness/rank/step/step_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
-#include "harness/rank/step_facts.h"
+#include "harness/rank/step/step_facts.h"
 
 #include <gtest/gtest.h>
 
 #include "harness/base/os.h"
-#include "harness/rank/step_shape.h"
+#include "harness/rank/step/step_shape.h"
 #include "tests/unit/rank/step_fixture.h"
 
 namespace eb::rank::test {

@@ -13,7 +13,7 @@
 #include "harness/control/messages.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
-#include "harness/rank/step_runner.h"
+#include "harness/rank/step/step_runner.h"
 
 namespace eb::rank::test {
 

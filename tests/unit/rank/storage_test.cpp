@@ -1,5 +1,5 @@
 // What a rank's table storage refuses, and what kernels see of it.
-#include "harness/rank/storage.h"
+#include "harness/rank/tables/storage.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Every byte of a backing is written, and the fast synthetic rows are the reference's.
-#include "harness/rank/table_writer.h"
+#include "harness/rank/tables/table_writer.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "harness/backend/backend.h"
-#include "harness/rank/events.h"
+#include "harness/rank/step/events.h"
 
 namespace eb::rank {
 

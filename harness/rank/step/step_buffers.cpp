@@ -1,4 +1,4 @@
-#include "harness/rank/step_buffers.h"
+#include "harness/rank/step/step_buffers.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "harness/base/error.h"
 #include "harness/engram/content.h"
-#include "harness/rank/storage.h"
+#include "harness/rank/tables/storage.h"
 #include "kernels/hash.h"
 
 namespace eb::rank {

@@ -1,11 +1,11 @@
-#include "harness/rank/storage.h"
+#include "harness/rank/tables/storage.h"
 
 #include <sched.h>
 
 #include <algorithm>
 
 #include "harness/base/error.h"
-#include "harness/rank/table_writer.h"
+#include "harness/rank/tables/table_writer.h"
 #include "placement/backing.h"
 #include "placement/policy.h"
 #include "placement/pretouch.h"

@@ -1,4 +1,4 @@
-#include "harness/rank/control_gather.h"
+#include "harness/rank/step/control_gather.h"
 
 #include <algorithm>
 #include <vector>

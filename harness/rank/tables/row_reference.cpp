@@ -1,7 +1,7 @@
-#include "harness/rank/row_reference.h"
+#include "harness/rank/tables/row_reference.h"
 
 #include "harness/engram/content.h"
-#include "harness/rank/checkpoint.h"
+#include "harness/rank/tables/checkpoint.h"
 
 namespace eb::rank {
 

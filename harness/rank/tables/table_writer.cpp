@@ -1,4 +1,4 @@
-#include "harness/rank/table_writer.h"
+#include "harness/rank/tables/table_writer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "harness/engram/content.h"
-#include "harness/rank/checkpoint.h"
+#include "harness/rank/tables/checkpoint.h"
 
 namespace eb::rank {
 

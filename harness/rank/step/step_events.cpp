@@ -1,4 +1,4 @@
-#include "harness/rank/step_events.h"
+#include "harness/rank/step/step_events.h"
 
 namespace eb::rank {
 

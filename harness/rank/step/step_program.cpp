@@ -1,4 +1,4 @@
-#include "harness/rank/step_program.h"
+#include "harness/rank/step/step_program.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "harness/rank/checkpoint.h"
+#include "harness/rank/tables/checkpoint.h"
 
 #include <algorithm>
 #include <filesystem>

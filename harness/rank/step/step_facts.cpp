@@ -1,4 +1,4 @@
-#include "harness/rank/step_facts.h"
+#include "harness/rank/step/step_facts.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

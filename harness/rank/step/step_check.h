@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "harness/engram/geometry.h"
-#include "harness/rank/step_program.h"
-#include "harness/rank/step_runner.h"
-#include "harness/rank/step_shape.h"
+#include "harness/rank/step/step_program.h"
+#include "harness/rank/step/step_runner.h"
+#include "harness/rank/step/step_shape.h"
 #include "harness/replay/batch_source.h"
 
 namespace eb::rank {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "harness/base/error.h"
-#include "harness/rank/step_check.h"
+#include "harness/rank/step/step_check.h"
 
 namespace eb::rank {
 namespace {

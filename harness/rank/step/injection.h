@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "harness/rank/events.h"
+#include "harness/rank/step/events.h"
 
 namespace eb::rank {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "harness/backend/backend.h"
-#include "harness/rank/control_gather.h"
-#include "harness/rank/injection.h"
-#include "harness/rank/step_buffers.h"
-#include "harness/rank/step_events.h"
-#include "harness/rank/step_shape.h"
+#include "harness/rank/step/control_gather.h"
+#include "harness/rank/step/injection.h"
+#include "harness/rank/step/step_buffers.h"
+#include "harness/rank/step/step_events.h"
+#include "harness/rank/step/step_shape.h"
 #include "kernels/lookup.h"
 
 namespace eb::rank {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -13,25 +12,14 @@
 #include "harness/control/progress.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
-#include "harness/rank/events.h"
+#include "harness/rank/step/events.h"
+#include "harness/rank/tables/row_reference.h"
 #include "kernels/lookup.h"
 
 namespace eb::rank {
 
 // All groups of a run, in one order everywhere: lays out the arena and names the communicators.
 [[nodiscard]] std::vector<backend::GroupSpec> run_groups(const plan::RunLayout& layout);
-
-// Reads rows as the checkpoint or the synthetic content defines them, independent of the table in memory: the reference
-// of a check.
-class RowReference {
- public:
-  virtual ~RowReference() = default;
-  // Stored bytes of one row of entry `layer_index` of Geometry::layers.
-  virtual void row(std::size_t layer_index, std::int64_t row, std::span<std::uint8_t> weights,
-                   std::span<std::uint8_t> scales) const = 0;
-  // BF16 weights: "layers.1.engram.wkv.weight" (dequantised), "....q_weight", "....k_weight". Elements [first, +size).
-  virtual void weights(const std::string& name, std::int64_t fan_in, std::int64_t first, std::span<Bf16> out) const = 0;
-};
 
 struct SlotResult {
   std::vector<EventRecord> events;

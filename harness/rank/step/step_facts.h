@@ -9,10 +9,10 @@
 
 #include "harness/engram/geometry.h"
 #include "harness/engram/shards.h"
-#include "harness/rank/row_locality.h"
-#include "harness/rank/step_check.h"
-#include "harness/rank/step_program.h"
-#include "harness/rank/step_shape.h"
+#include "harness/rank/step/step_check.h"
+#include "harness/rank/step/step_program.h"
+#include "harness/rank/step/step_shape.h"
+#include "harness/rank/tables/row_locality.h"
 
 namespace eb::rank {
 

@@ -1,4 +1,4 @@
-#include "harness/rank/safetensors.h"
+#include "harness/rank/tables/safetensors.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

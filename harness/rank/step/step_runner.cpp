@@ -1,4 +1,4 @@
-#include "harness/rank/step_runner.h"
+#include "harness/rank/step/step_runner.h"
 
 #include <unistd.h>
 #include <csignal>
@@ -11,14 +11,14 @@
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
-#include "harness/rank/control_gather.h"
-#include "harness/rank/injection.h"
-#include "harness/rank/step_buffers.h"
-#include "harness/rank/step_check.h"
-#include "harness/rank/step_events.h"
-#include "harness/rank/step_facts.h"
-#include "harness/rank/step_program.h"
-#include "harness/rank/step_shape.h"
+#include "harness/rank/step/control_gather.h"
+#include "harness/rank/step/injection.h"
+#include "harness/rank/step/step_buffers.h"
+#include "harness/rank/step/step_check.h"
+#include "harness/rank/step/step_events.h"
+#include "harness/rank/step/step_facts.h"
+#include "harness/rank/step/step_program.h"
+#include "harness/rank/step/step_shape.h"
 #include "harness/replay/batch_source.h"
 #include "harness/replay/token_model.h"
 

@@ -10,7 +10,7 @@
 
 #include "harness/base/bf16.h"
 #include "harness/engram/geometry.h"
-#include "harness/rank/safetensors.h"
+#include "harness/rank/tables/safetensors.h"
 
 namespace eb::rank {
 

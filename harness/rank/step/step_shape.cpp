@@ -1,4 +1,4 @@
-#include "harness/rank/step_shape.h"
+#include "harness/rank/step/step_shape.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "harness/backend/backend.h"
-#include "harness/rank/step_buffers.h"
-#include "harness/rank/step_events.h"
-#include "harness/rank/step_shape.h"
+#include "harness/rank/step/step_buffers.h"
+#include "harness/rank/step/step_events.h"
+#include "harness/rank/step/step_shape.h"
 
 namespace eb::rank {
 

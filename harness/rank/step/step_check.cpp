@@ -1,4 +1,4 @@
-#include "harness/rank/step_check.h"
+#include "harness/rank/step/step_check.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "harness/rank/row_locality.h"
+#include "harness/rank/tables/row_locality.h"
 
 #include <map>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "harness/rank/events.h"
+#include "harness/rank/step/events.h"
 
 namespace eb::rank {
 
