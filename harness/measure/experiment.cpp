@@ -4,10 +4,12 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "harness/measure/slot_values.h"
 #include "harness/stats/summary.h"
 
 namespace eb::measure {
@@ -106,22 +108,11 @@ class Runner {
 
   std::vector<StepValues> step_values(const std::vector<supervise::SlotReport>& reports, const SlotPlan& slot,
                                       const plan::RunLayout& layout) const {
-    const plan::Scenario& scenario = plan_.arms[slot.arm].scenario;
-    const bool fifo = scenario.prefetch.streams == plan::Streams::fifo;
-    std::vector<std::vector<RankStep>> ranks(layout.ranks.size());
+    std::vector<std::span<const rank::EventRecord>> events(layout.ranks.size());
     for (const supervise::SlotReport& report : reports) {
-      std::vector<RankStep>& steps = ranks.at(static_cast<std::size_t>(report.rank));
-      steps = build_timeline(report.events, fifo, report.rank);
-      if (static_cast<std::int64_t>(steps.size()) != slot.steps) {
-        fail(Exit::failure, "rank {}: {} steps were asked for, events of {} came", report.rank, slot.steps,
-             steps.size());
-      }
-      // The stub marks where a lookup would be, around nothing: no lookup was measured.
-      if (scenario.storage.backing == plan::Backing::stub) {
-        for (RankStep& step : steps) step.lookups.clear();
-      }
+      events.at(static_cast<std::size_t>(report.rank)) = report.events;
     }
-    return StepMetrics(layout, layers_).values(ranks);
+    return slot_values(events, plan_.arms[slot.arm].scenario, slot.steps, layout, layers_);
   }
 
   void warm_up(Executor& executor, const RerollPlan& reroll, std::size_t arm) {

@@ -43,8 +43,11 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run("selftest", str(SCENARIO), "-o", str(folder / "series"), "--json", state=folder / "state")
     answer = json.loads(done.stdout)
     assert answer["aa_pairs_on_record"] == 40
-    assert answer["series"] == [
-        {"series": "A/A", "experiments": 5, "verdicts": {"same": 5}, "passed": True},
+    (series,) = answer["series"]
+    runs = series.pop("runs")
+    assert series == {"series": "A/A", "experiments": 5, "verdicts": {"same": 5}, "passed": True}
+    assert [(run["experiment"], run["seed"], run["verdict"]) for run in runs] == [
+        (f"aa-{number:03}", number + 1, "same") for number in range(5)
     ]
     assert answer["floors_log"]["lookup_us.p50"] == 0, "scripted times: an arm equals itself to the nanosecond"
     return folder / "state"
@@ -176,6 +179,15 @@ def test_selftest_goes_on_where_it_was(tmp_path: Path) -> None:
     )
     assert answer["aa_pairs_on_record"] == 16, "the finished one is neither repeated nor counted twice"
     assert (series / "aa-000" / "MANIFEST.sha256").stat().st_mtime_ns == first
+
+
+def test_selftest_runs_one_experiment_alone(tmp_path: Path) -> None:
+    series = tmp_path / "series"
+    arguments = ["selftest", str(SCENARIO), "-o", str(series), "--experiments", "2", "--injected", "1", "--resume"]
+    assert run(*arguments, "--only", "lookup-000", state=tmp_path / "state").stdout == ""
+    assert [path.name for path in series.iterdir()] == ["lookup-000"]
+    error = run(*arguments, "--only", "lookup-001", code=2, state=tmp_path / "state").stderr
+    assert "the series has aa-000 to aa-001" in error
 
 
 @pytest.mark.parametrize(
