@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the ground up: a folder may include what stands before it. Programs stand above all folders they try out.
 LAYERS = [
     "harness/base", "kernels", "harness/engram", "harness/stats", "harness/evidence", "harness/control", "harness/plan",
-    "placement", "collectors", "harness/backend", "harness/replay", "harness/rank/tables", "harness/rank/step", "harness/rank",
-    "harness/supervise",
+    "placement", "collectors", "harness/backend", "harness/replay", "harness/rank/tables", "harness/rank/step",
+    "harness/rank", "harness/supervise",
     "harness/measure", "harness/result", "harness/cli", "harness", "kernels/bench", "collectors/bench", "tests",
 ]
 # These may include nothing else of the tree, and neither the OS nor CUDA nor JSON.
