@@ -1,6 +1,7 @@
 #include "placement/machine.h"
 
 #include <dirent.h>
+#include <hwloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -46,6 +47,34 @@ std::vector<HugePagePool> read_huge_page_pools(int node, const std::string& root
   }
   std::sort(pools.begin(), pools.end(),
             [](const HugePagePool& a, const HugePagePool& b) { return a.page_bytes < b.page_bytes; });
+  return pools;
+}
+
+std::map<int, std::vector<HugePagePool>> huge_page_pools_in(const std::string& hwloc_xml) {
+  struct Destroy {
+    void operator()(hwloc_topology* topology) const noexcept { hwloc_topology_destroy(topology); }
+  };
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) fail(Exit::failure, "hwloc could not start");
+  const std::unique_ptr<hwloc_topology, Destroy> topology(raw);
+  hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  // The length counts the end mark.
+  if (hwloc_topology_set_xmlbuffer(raw, hwloc_xml.c_str(), static_cast<int>(hwloc_xml.size() + 1)) != 0 ||
+      hwloc_topology_load(raw) != 0) {
+    fail(Exit::failure, "huge page pools: the topology is not in hwloc's XML");
+  }
+  std::map<int, std::vector<HugePagePool>> pools;
+  for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    std::vector<HugePagePool>& own = pools[static_cast<int>(node->os_index)];
+    const auto& memory = node->attr->numanode;
+    for (unsigned i = 0; i < memory.page_types_len; ++i) {
+      const auto& type = memory.page_types[i];
+      own.push_back({static_cast<std::int64_t>(type.size), static_cast<std::int64_t>(type.count), -1});
+    }
+    std::sort(own.begin(), own.end(),
+              [](const HugePagePool& a, const HugePagePool& b) { return a.page_bytes < b.page_bytes; });
+    if (!own.empty()) own.erase(own.begin());  // the base page size, which is no pool
+  }
   return pools;
 }
 

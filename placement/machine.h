@@ -1,8 +1,9 @@
-// What the running machine says beside its topology: huge page pools, PCI links, the limits of this process. Reads
-// sysfs and /proc only; nothing here exists for a machine that was read from a file.
+// What a machine has beside its topology: huge page pools, PCI links, the limits of this process. Of the running
+// machine from sysfs and /proc; of one that was read from a file only what stands there.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,10 +13,13 @@ namespace eb::placement {
 struct HugePagePool {
   std::int64_t page_bytes = 0;
   std::int64_t total = 0;  // pages
-  std::int64_t free = 0;
+  std::int64_t free = 0;   // -1: not stated
 };
 // Pools of one NUMA node, by page size; empty where the kernel has none. `root` stands before every path, for tests.
 [[nodiscard]] std::vector<HugePagePool> read_huge_page_pools(int node, const std::string& root = "");
+
+// Pools by NUMA node as hwloc's XML states them (`free` never). Errors: Error(failure) where it is not hwloc's XML.
+[[nodiscard]] std::map<int, std::vector<HugePagePool>> huge_page_pools_in(const std::string& hwloc_xml);
 
 // A PCI device's link as sysfs shows it now, and what device and slot can do. Speeds in GT/s a lane.
 struct PciLink {

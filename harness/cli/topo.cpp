@@ -28,10 +28,12 @@ struct Options {
 
 Json missing(const std::string& reason) { return {{"value", nullptr}, {"reason", reason}}; }
 
-Json pools_json(int node) {
+Json pools_json(const std::vector<placement::HugePagePool>& found) {
   Json pools = Json::array();
-  for (const placement::HugePagePool& pool : placement::read_huge_page_pools(node)) {
-    pools.push_back({{"page_bytes", pool.page_bytes}, {"total_pages", pool.total}, {"free_pages", pool.free}});
+  for (const placement::HugePagePool& pool : found) {
+    pools.push_back({{"page_bytes", pool.page_bytes},
+                     {"total_pages", pool.total},
+                     {"free_pages", pool.free >= 0 ? Json(pool.free) : missing("not part of a topology file")}});
   }
   return pools;
 }
@@ -39,16 +41,19 @@ Json pools_json(int node) {
 Json nodes_json(const placement::Topology& topology, bool live) {
   const std::vector<collectors::NodeMemory> memory =
       live ? collectors::read_node_memory() : std::vector<collectors::NodeMemory>{};
+  auto pools =
+      live ? std::map<int, std::vector<placement::HugePagePool>>{} : placement::huge_page_pools_in(topology.hwloc_xml);
   Json nodes = Json::array();
   for (const placement::NumaNode& node : topology.nodes) {
+    if (live) pools[node.id] = placement::read_huge_page_pools(node.id);
     Json one = {{"node", node.id}, {"memory_bytes", node.bytes}, {"cpus", node.cpus}, {"allowed", node.allowed}};
     if (live) {
       const auto own =
           std::find_if(memory.begin(), memory.end(), [&](const auto& each) { return each.node == node.id; });
       const bool known = own != memory.end() && own->bytes.contains("MemFree");
       one["free_bytes"] = known ? Json(own->bytes.at("MemFree")) : missing("sysfs has no meminfo for this node");
-      one["huge_pages"] = pools_json(node.id);
     }
+    one["huge_pages"] = pools_json(pools[node.id]);
     nodes.push_back(std::move(one));
   }
   return nodes;
@@ -138,8 +143,10 @@ std::string bytes_text(const Json& value) {
 std::string pools_text(const Json& pools) {
   std::string text;
   for (const Json& pool : pools) {
-    text += fmt::format("{}{}: {}/{}", text.empty() ? "" : ", ", human_bytes(pool["page_bytes"].get<std::int64_t>()),
-                        pool["free_pages"].get<std::int64_t>(), pool["total_pages"].get<std::int64_t>());
+    const Json& free = pool["free_pages"];
+    text += fmt::format("{}{}: {}{}", text.empty() ? "" : ", ", human_bytes(pool["page_bytes"].get<std::int64_t>()),
+                        known(free) ? fmt::format("{}/", free.get<std::int64_t>()) : "",
+                        pool["total_pages"].get<std::int64_t>());
   }
   return text.empty() ? "none" : text;
 }
@@ -150,12 +157,12 @@ void print_nodes(const Json& json) {
   const bool live = !json["nodes"].empty() && json["nodes"][0].contains("free_bytes");
   fmt::print("NUMA nodes of {}\n", json["source"].get<std::string>());
   print_line(fmt::format("  {:>4}  {:>10}  {:>10}  {:<7}  {:<20}  {}", "node", "memory", "free", "allowed", "CPUs",
-                         live ? "huge pages free/total" : ""));
+                         live ? "huge pages free/total" : "huge pages"));
   for (const Json& node : json["nodes"]) {
     print_line(fmt::format("  {:>4}  {:>10}  {:>10}  {:<7}  {:<20}  {}", node["node"].get<int>(),
                            bytes_text(node["memory_bytes"]), live ? bytes_text(node["free_bytes"]) : "-",
                            node["allowed"].get<bool>() ? "yes" : "no", cpus_text(node["cpus"]),
-                           live ? pools_text(node["huge_pages"]) : ""));
+                           pools_text(node["huge_pages"])));
   }
 }
 

@@ -125,6 +125,34 @@ def test_another_machine(name: str, nodes: int, far: int, gpu_nodes: list[int]) 
     assert table.count("H200") == 8
 
 
+def test_devices_links_and_pools_of_another_machine() -> None:
+    ours = topo("--input", str(DATA / "two-socket-8gpu.xml"))
+    assert [node["memory_bytes"] for node in ours["nodes"]] == [1 << 39, 1 << 39]
+    assert [node["cpus"] for node in ours["nodes"]] == [list(range(8)), list(range(8, 16))]
+    assert [[pool["total_pages"] for pool in node["huge_pages"]] for node in ours["nodes"]] == [[0, 0], [1024, 200]]
+    assert [pool["page_bytes"] for pool in ours["nodes"][0]["huge_pages"]] == [2 << 20, 1 << 30]
+    assert all(pool["free_pages"]["value"] is None for node in ours["nodes"] for pool in node["huge_pages"])
+    assert [device["node"] for device in ours["devices"] if device["kind"] == "network"] == [0, 1]
+    assert all(round(device["link"]["gb_per_s"]) == 63 for device in ours["devices"])
+    assert all(re.fullmatch(r"0000:[0-9a-f]{2}:00\.0", device["bus_id"]) for device in ours["devices"])
+    table = run("topo", "--input", str(DATA / "two-socket-8gpu.xml")).stdout
+    assert "2.0 MiB: 1024, 1.0 GiB: 200" in table
+    # hwloc's XML of it is the same machine again.
+    again = run("topo", "--input", str(DATA / "two-socket-8gpu.xml"), "--xml").stdout
+    assert again.count("<page_type") == 6
+
+
+def test_this_machine_read_back_from_its_own_xml(tmp_path: Path) -> None:
+    file = tmp_path / "machine.xml"
+    file.write_text(run("topo", "--xml").stdout)
+    live, read = topo(), topo("--input", str(file))
+    assert [node["cpus"] for node in read["nodes"]] == [node["cpus"] for node in live["nodes"]]
+    assert [device["bus_id"] for device in read["devices"]] == [device["bus_id"] for device in live["devices"]]
+    for ours, theirs in zip(live["nodes"], read["nodes"], strict=True):
+        totals = {pool["page_bytes"]: pool["total_pages"] for pool in ours["huge_pages"]}
+        assert {pool["page_bytes"]: pool["total_pages"] for pool in theirs["huge_pages"]} == totals
+
+
 def test_machine_files_are_what_their_script_writes(tmp_path: Path) -> None:
     script = tmp_path / "make_topologies.py"
     shutil.copy(DATA / "make_topologies.py", script)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the machines of this folder in hwloc's XML, made up by hand: no real machine was read.
 
-two-socket-8gpu.xml  two sockets, one NUMA node each, four NVIDIA GPUs a socket, a network card a socket
+two-socket-8gpu.xml  two sockets, one NUMA node each, four NVIDIA GPUs a socket, a network card a socket; huge pages on
+                     node 1 alone
 nps4-8gpu.xml        two sockets, four NUMA nodes each (NPS4), one GPU a node, SLIT 10 / 12 / 32
 """
 
@@ -32,12 +33,20 @@ class Card:
 
 GPU = Card("0302", "10de:2335", "NVIDIA Corporation", "GH100 [H200 SXM 141GB]")
 NETWORK_CARD = Card("0207", "15b3:1021", "Mellanox Technologies", "MT2910 [ConnectX-7]")
+POOL_SIZES = (2 << 20, 1 << 30)
 LINK_GB_PER_S = "63.015385"  # PCIe 5.0 x16
 
 
 class Machine:
     def __init__(
-        self, sockets: int, nodes_a_socket: int, cores_a_node: int, gpus_a_node: list[int], near: int, far: int
+        self,
+        sockets: int,
+        nodes_a_socket: int,
+        cores_a_node: int,
+        gpus_a_node: list[int],
+        near: int,
+        far: int,
+        pools: dict[int, dict[int, int]],
     ) -> None:
         self.sockets = sockets
         self.nodes_a_socket = nodes_a_socket
@@ -45,6 +54,7 @@ class Machine:
         self.gpus_a_node = gpus_a_node  # for each node of a socket
         self.near = near
         self.far = far
+        self.pools = pools  # by node: pages by page size
         self.gp = 0
         self.lines: list[str] = []
 
@@ -91,8 +101,14 @@ class Machine:
         self.add(
             depth,
             f'<object type="NUMANode" os_index="{node}" {self.sets(cpus, range(node, node + 1))} '
-            f'local_memory="{(1 << 40) // (self.sockets * self.nodes_a_socket)}"/>',
+            f'local_memory="{(1 << 40) // (self.sockets * self.nodes_a_socket)}">',
         )
+        memory = (1 << 40) // (self.sockets * self.nodes_a_socket)
+        pools = self.pools.get(node, {size: 0 for size in POOL_SIZES})
+        small = memory - sum(size * count for size, count in pools.items())
+        for size, count in {4096: small // 4096, **pools}.items():
+            self.add(depth + 1, f'<page_type size="{size}" count="{count}"/>')
+        self.add(depth, "</object>")
         for cpu in cpus:
             one = range(cpu, cpu + 1)
             self.add(depth, f'<object type="Core" os_index="{cpu}" {self.sets(one, range(node, node + 1))}>')
@@ -147,8 +163,8 @@ class Machine:
 def main() -> int:
     folder = Path(__file__).parent
     machines = {
-        "two-socket-8gpu.xml": Machine(2, 1, 8, [4], 10, 21),
-        "nps4-8gpu.xml": Machine(2, 4, 4, [1, 1, 1, 1], 12, 32),
+        "two-socket-8gpu.xml": Machine(2, 1, 8, [4], 10, 21, {1: {2 << 20: 1024, 1 << 30: 200}}),
+        "nps4-8gpu.xml": Machine(2, 4, 4, [1, 1, 1, 1], 12, 32, {}),
     }
     for name, machine in machines.items():
         (folder / name).write_text(machine.xml())

@@ -7,6 +7,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "harness/base/error.h"
+#include "placement/topology.h"
+
 namespace eb::placement {
 namespace {
 
@@ -41,6 +44,19 @@ TEST_F(Sysfs, HugePagePoolsBySize) {
   EXPECT_EQ(pools[1].page_bytes, 1 << 30);
   EXPECT_EQ(pools[1].free, 3);
   EXPECT_TRUE(read_huge_page_pools(0, root).empty());
+}
+
+TEST(HwlocXml, HugePagePoolsByNodeWithoutTheBasePages) {
+  const Topology topology = read_topology_xml(std::string(EB_TEST_DATA) + "/topology/two-socket-8gpu.xml");
+  const auto pools = huge_page_pools_in(topology.hwloc_xml);
+  ASSERT_EQ(pools.size(), 2U);
+  ASSERT_EQ(pools.at(1).size(), 2U);
+  EXPECT_EQ(pools.at(1)[0].page_bytes, 2 << 20);
+  EXPECT_EQ(pools.at(1)[0].total, 1024);
+  EXPECT_EQ(pools.at(1)[0].free, -1);
+  EXPECT_EQ(pools.at(1)[1].total, 200);
+  EXPECT_EQ(pools.at(0)[1].total, 0);
+  EXPECT_THROW((void)huge_page_pools_in("no XML"), Error);
 }
 
 TEST_F(Sysfs, PciLinkNowAndAtMost) {
