@@ -275,7 +275,13 @@ void PcieSampler::start() {
   samples_.clear();
   const Api& api = nvml();
   unsigned count = 0;
-  if (!api.reason.empty() || api.pcie == nullptr || api.count(&count) != 0) return;
+  reason_ = api.reason;
+  if (!reason_.empty()) return;
+  if (api.pcie == nullptr || api.count(&count) != 0 || count == 0) {
+    reason_ = api.pcie == nullptr ? "this NVML gives no PCIe throughput" : "NVML lists no device";
+    return;
+  }
+  reason_ = "the window was over before NVML's first sample of 20 ms";
   running_ = true;
   thread_ = std::thread([this, &api, count] {
     while (running_ && samples_.size() < kMaxSamples) {
@@ -283,8 +289,11 @@ void PcieSampler::start() {
         Device device = nullptr;
         unsigned sent = 0;  // KB/s
         unsigned received = 0;
-        if (api.handle(i, &device) != 0 || api.pcie(device, kPcieSent, &sent) != 0 ||
-            api.pcie(device, kPcieReceived, &received) != 0) {
+        Result result = api.handle(i, &device);
+        if (result == 0) result = api.pcie(device, kPcieSent, &sent);
+        if (result == 0) result = api.pcie(device, kPcieReceived, &received);
+        if (result != 0) {
+          reason_ = fmt::format("NVML's PCIe throughput of device {}: {}", i, api.error_string(result));
           running_ = false;
           break;
         }

@@ -36,10 +36,13 @@ class PcieSampler {
   };
   // After stop().
   [[nodiscard]] const std::vector<Sample>& samples() const noexcept { return samples_; }
+  // After stop(): why there are no samples, or no more of them.
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
 
  private:
   std::atomic<bool> running_{false};
   std::vector<Sample> samples_;
+  std::string reason_;
   std::thread thread_;
 };
 

@@ -3,12 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
+#include "collectors/counters.h"
 #include "collectors/page_map.h"
 #include "collectors/process_maps.h"
 #include "harness/base/error.h"
@@ -161,6 +164,23 @@ Check check_numa_maps() {
   return check;
 }
 
+// Opened for two of NVML's windows, to see whether they are given.
+Check check_counters() {
+  collectors::TrafficCounters counters;
+  counters.start();
+  std::this_thread::sleep_for(std::chrono::milliseconds(40));
+  const std::vector<collectors::CounterReading> readings = counters.stop();
+  const collectors::TrafficSum links = collectors::cross_socket_bytes(readings);
+  const collectors::TrafficSum host = collectors::host_bytes(readings);
+  const auto said = [](const collectors::TrafficSum& sum) { return sum.bytes ? std::string("counted") : sum.reason; };
+  return {"counters", links.bytes && host.bytes,
+          links.bytes && host.bytes
+              ? "socket links and memory controllers are counted"
+              : fmt::format("socket links: {}; memory controllers, PCIe: {}", said(links), said(host)),
+          "hypotheses H1 and H2: counted traffic between sockets and of the host",
+          "run on bare metal, as root or with CAP_PERFMON (docs/collectors.md)"};
+}
+
 bool on_path(const std::string& tool) {
   const char* const path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "" : path);
@@ -185,7 +205,7 @@ std::vector<Check> check_machine() {
   std::vector<Check> checks = {check_nodes(topology), check_cpus(topology),  check_gpu(topology),
                                check_memory(limits),  check_shm(limits),     check_huge_pages(topology),
                                check_memlock(),       check_mbind(topology), check_move_pages(),
-                               check_numa_maps(),     check_tools()};
+                               check_numa_maps(),     check_counters(),      check_tools()};
   for (Check& check : checks) {
     if (check.ok) check.remedy.clear();
   }

@@ -120,3 +120,11 @@ def test_calls_that_work_here_are_allowed(name: str) -> None:
     if not Path("/proc/self/numa_maps").exists():
         pytest.skip("this kernel has no NUMA support")
     assert check_of(doctor(), name)["ok"]
+
+
+def test_counters_are_there_or_the_reason_is() -> None:
+    check = check_of(doctor(), "counters")
+    units = [path.name for path in Path("/sys/bus/event_source/devices").glob("*")]
+    if not any(name.startswith(("uncore_imc", "amd_umc", "amd_df")) for name in units):
+        assert not check["ok"]
+        assert "no PMU" in check["found"] or "no recipe" in check["found"]
