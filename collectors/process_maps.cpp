@@ -132,8 +132,9 @@ bool parse_smaps_head(std::string_view line, SmapsEntry& entry) {
     return false;
   }
   const std::string_view permissions = take_word(line);
-  std::uint64_t offset = 0;
-  if (entry.end <= entry.start || permissions.size() != 4 || !to_number(take_word(line), 16, offset)) return false;
+  if (entry.end <= entry.start || permissions.size() != 4 || !to_number(take_word(line), 16, entry.offset))
+    return false;
+  entry.permissions = permissions;
   const std::string_view device = take_word(line);
   if (device.find(':') == std::string_view::npos || !to_number(take_word(line), 10, entry.inode)) return false;
   entry.device = device;

@@ -28,7 +28,9 @@ struct NumaMapsEntry {
 struct SmapsEntry {
   std::uint64_t start = 0;
   std::uint64_t end = 0;
-  std::string file;  // as above; "[heap]", "[stack]", "[anon:name]"; empty for anonymous
+  std::string permissions;   // "rw-s": shared, "rw-p": private
+  std::uint64_t offset = 0;  // in the file
+  std::string file;          // as above; "[heap]", "[stack]", "[anon:name]"; empty for anonymous
   std::uint64_t inode = 0;
   std::string device;                         // "00:1a"
   std::map<std::string, std::int64_t> bytes;  // Rss, Pss, Shared_Clean, ..., KernelPageSize: bytes
@@ -36,7 +38,8 @@ struct SmapsEntry {
   std::string raw;
 };
 // Fields without "kB" (THPeligible, ProtectionKey) stay in `raw` alone. Lines that are of no form, or that stand before
-// the first mapping's head, are skipped and counted in `skipped` (may be null).
+// the first mapping's head, are skipped and counted in `skipped` (may be null). /proc/PID/maps, which is the heads
+// alone, parses too.
 [[nodiscard]] std::vector<SmapsEntry> parse_smaps(std::string_view text, std::int64_t* skipped);
 // Keys of smaps_rollup in bytes.
 [[nodiscard]] std::map<std::string, std::int64_t> parse_rollup(std::string_view text);

@@ -22,6 +22,7 @@ void add_run(CLI::App& app, const Globals& globals, Action& action);
 void add_plan(CLI::App& app, const Globals& globals, Action& action);
 void add_inspect(CLI::App& app, const Globals& globals, Action& action);
 void add_topo(CLI::App& app, const Globals& globals, Action& action);
+void add_observe(CLI::App& app, const Globals& globals, Action& action);
 void add_doctor(CLI::App& app, const Globals& globals, Action& action);
 void add_verify(CLI::App& app, const Globals& globals, Action& action);
 void add_compare(CLI::App& app, const Globals& globals, Action& action);
