@@ -85,8 +85,20 @@ void add_numa(const RangeMaps& range, Json& mapping) {
   mapping["kernel_page_bytes"] = unit;
 }
 
+// Bytes of the mapping in huge pages, by the field of smaps that counts them; `share` of what is resident.
+Json huge_json(const std::vector<SmapsEntry>& smaps, std::int64_t resident) {
+  const std::int64_t anon = sum(smaps, "AnonHugePages");
+  const std::int64_t shmem = sum(smaps, "ShmemPmdMapped");
+  const std::int64_t hugetlb = sum(smaps, "Private_Hugetlb") + sum(smaps, "Shared_Hugetlb");
+  return {{"anon_bytes", anon},
+          {"shmem_bytes", shmem},
+          {"hugetlb_bytes", hugetlb},
+          {"share", resident > 0 ? Json(static_cast<double>(anon + shmem + hugetlb) / static_cast<double>(resident))
+                                 : missing("no page of the mapping is resident in this process")}};
+}
+
 void add_smaps(const RangeMaps& range, Json& mapping) {
-  const char* const keys[] = {"rss_bytes", "pss_bytes", "shared_bytes"};
+  const char* const keys[] = {"rss_bytes", "pss_bytes", "shared_bytes", "huge_pages"};
   if (range.smaps.empty() || range.covers_more) {
     const std::string reason = !range.smaps_reason.empty() ? range.smaps_reason
                                : range.covers_more         ? "the kernel merged this mapping with a neighbour"
@@ -94,9 +106,14 @@ void add_smaps(const RangeMaps& range, Json& mapping) {
     for (const char* key : keys) mapping[key] = missing(reason);
     return;
   }
-  mapping["rss_bytes"] = sum(range.smaps, "Rss");
-  mapping["pss_bytes"] = sum(range.smaps, "Pss");
-  mapping["shared_bytes"] = sum(range.smaps, "Shared_Clean") + sum(range.smaps, "Shared_Dirty");
+  // Rss, Pss and Shared_* leave pages of hugetlb out.
+  const std::int64_t hugetlb = sum(range.smaps, "Private_Hugetlb") + sum(range.smaps, "Shared_Hugetlb");
+  const std::int64_t resident = sum(range.smaps, "Rss") + hugetlb;
+  mapping["rss_bytes"] = resident;
+  mapping["pss_bytes"] = hugetlb > 0 ? missing("smaps has no Pss of hugetlb pages") : Json(sum(range.smaps, "Pss"));
+  mapping["shared_bytes"] =
+      sum(range.smaps, "Shared_Clean") + sum(range.smaps, "Shared_Dirty") + sum(range.smaps, "Shared_Hugetlb");
+  mapping["huge_pages"] = huge_json(range.smaps, resident);
 }
 
 Json mapping_json(const SnapshotInput& input) {

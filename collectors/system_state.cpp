@@ -176,6 +176,15 @@ std::vector<NodeMemory> read_node_memory(const std::string& sysfs) {
       in >> unit;
       memory.bytes[key] = unit == "kB" ? value * 1024 : value;
     }
+    for (const std::string& pool : entries(sysfs + "/" + name + "/hugepages", "hugepages-")) {
+      // "hugepages-2048kB"
+      std::int64_t kib = 0;
+      const auto parsed = std::from_chars(pool.data() + 10, pool.data() + pool.size(), kib);
+      const Reading free = reading_of(sysfs + "/" + name + "/hugepages/" + pool + "/free_hugepages");
+      if (parsed.ec != std::errc{} || kib <= 0 || !free.value) continue;
+      std::int64_t pages = 0;
+      if (std::istringstream(*free.value) >> pages) memory.free_huge_pages[kib * 1024] = pages;
+    }
     if (!memory.bytes.empty()) nodes.push_back(std::move(memory));
   }
   std::sort(nodes.begin(), nodes.end(), [](const NodeMemory& a, const NodeMemory& b) { return a.node < b.node; });

@@ -18,6 +18,7 @@ struct Reading {
 struct NodeMemory {
   int node = 0;
   std::map<std::string, std::int64_t> bytes;  // MemTotal, MemFree, FilePages, Shmem, HugePages_Total (count), ...
+  std::map<std::int64_t, std::int64_t> free_huge_pages;  // by page size in bytes; empty where the kernel has no pools
 };
 [[nodiscard]] std::vector<NodeMemory> read_node_memory(const std::string& sysfs = "/sys/devices/system/node");
 

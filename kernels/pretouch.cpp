@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <exception>
@@ -41,15 +42,15 @@ void rewrite(std::byte* address, std::size_t bytes) {
   }
 }
 
-// Ends of the parts, as offsets: about equal, cut where the address is a multiple of 2 MiB, so that no huge page is
+// Ends of the parts, as offsets: about equal, cut where the address is a multiple of `cut`, so that no huge page is
 // faulted by two threads.
-std::vector<std::size_t> part_ends(const std::byte* address, std::size_t bytes, int threads) {
-  const std::size_t phase = reinterpret_cast<std::uintptr_t>(address) % kCut;
+std::vector<std::size_t> part_ends(const std::byte* address, std::size_t bytes, int threads, std::size_t cut) {
+  const std::size_t phase = reinterpret_cast<std::uintptr_t>(address) % cut;
   std::vector<std::size_t> ends;
   std::size_t last = 0;
   for (int i = 1; i < threads; ++i) {
     const std::size_t ideal = bytes / static_cast<std::size_t>(threads) * static_cast<std::size_t>(i);
-    const std::size_t aligned = (phase + ideal + kCut / 2) / kCut * kCut;
+    const std::size_t aligned = (phase + ideal + cut / 2) / cut * cut;
     if (aligned <= phase + last || aligned >= phase + bytes) continue;
     last = aligned - phase;
     ends.push_back(last);
@@ -71,11 +72,11 @@ bool has_populate_write() noexcept {
   return works;
 }
 
-void pretouch(std::byte* address, std::size_t bytes, int threads, TouchMethod method) {
+void pretouch(std::byte* address, std::size_t bytes, int threads, TouchMethod method, std::size_t cut) {
   if (threads < 1) fail(Exit::usage, "pre-touch with {} threads: at least one is needed", threads);
   if (bytes == 0) return;
   const auto touch = method == TouchMethod::populate_write ? populate : rewrite;
-  const std::vector<std::size_t> ends = part_ends(address, bytes, threads);
+  const std::vector<std::size_t> ends = part_ends(address, bytes, threads, std::max(cut, kCut));
 
   std::vector<std::exception_ptr> errors(ends.size());
   const auto run = [&](std::size_t part) {
@@ -102,8 +103,8 @@ void pretouch(std::byte* address, std::size_t bytes, int threads, TouchMethod me
   }
 }
 
-void pretouch(std::byte* address, std::size_t bytes, int threads) {
-  pretouch(address, bytes, threads, has_populate_write() ? TouchMethod::populate_write : TouchMethod::rewrite);
+void pretouch(std::byte* address, std::size_t bytes, int threads, std::size_t cut) {
+  pretouch(address, bytes, threads, has_populate_write() ? TouchMethod::populate_write : TouchMethod::rewrite, cut);
 }
 
 }  // namespace eb::kernels

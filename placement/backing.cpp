@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -16,6 +17,8 @@
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "harness/plan/layout.h"
+#include "placement/huge_pages.h"
 
 namespace eb::placement {
 
@@ -67,6 +70,38 @@ bool remove_if_stale(const std::string& folder, const std::string& name) {
   return ::unlink(path.c_str()) == 0;
 }
 
+constexpr unsigned kHugePageShift = 26;  // of memfd_create's flags: log2 of the page size stands there
+
+UniqueFd create_hugetlb(plan::Backing backing, std::size_t bytes) {
+  const auto unit = static_cast<std::size_t>(plan::unit_bytes(backing));
+  const auto log2 = static_cast<unsigned>(std::countr_zero(unit));
+  if (bytes % unit != 0) {
+    fail(Exit::failure, "storage.backing {}: {} bytes are no whole number of pages", plan::name(backing), bytes);
+  }
+  UniqueFd fd(::memfd_create("engram_bench", MFD_CLOEXEC | MFD_HUGETLB | (log2 << kHugePageShift)));
+  if (!fd) {
+    fail_errno(errno, fmt::format("storage.backing {}: memfd_create over huge pages of {} (ENODEV, ENOENT: this kernel "
+                                  "has none of that size)",
+                                  plan::name(backing), human_bytes(static_cast<std::int64_t>(unit))));
+  }
+  truncate(fd.get(), bytes, fmt::format("storage.backing {}", plan::name(backing)));
+  return fd;
+}
+
+std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+
+std::byte* aligned(std::byte* address, std::size_t unit) {
+  const auto number = reinterpret_cast<std::uintptr_t>(address);
+  return address + (unit - number % unit) % unit;
+}
+
+void advise_huge(plan::Backing backing, const Mapping& mapping) {
+  if (::madvise(mapping.data(), mapping.size(), MADV_HUGEPAGE) == 0) return;
+  fail_errno(errno, fmt::format("storage.backing {}: madvise(MADV_HUGEPAGE) of {} bytes (EINVAL: this kernel has no "
+                                "transparent huge pages)",
+                                plan::name(backing), mapping.size()));
+}
+
 }  // namespace
 
 UniqueFd create_backing(plan::Backing backing, std::size_t bytes) {
@@ -79,27 +114,58 @@ UniqueFd create_backing(plan::Backing backing, std::size_t bytes) {
     }
     case plan::Backing::memfd:
       return make_memfd("engram_bench", bytes);
+    case plan::Backing::hugetlb_2m:
+    case plan::Backing::hugetlb_1g:
+      return create_hugetlb(backing, bytes);
+    case plan::Backing::shm_thp:
+      return create_backing(shm_thp_source() == ThpSource::dev_shm ? plan::Backing::shm : plan::Backing::memfd, bytes);
     case plan::Backing::anon:
-      fail(Exit::usage, "storage.backing anon: private memory has no descriptor to pass");
+    case plan::Backing::anon_thp:
+      fail(Exit::usage, "storage.backing {}: private memory has no descriptor to pass", plan::name(backing));
     default:
       fail(Exit::usage, "this storage.backing is not in this version of engram-bench; use shm, memfd or anon");
   }
 }
 
-Mapping map_private(std::size_t bytes) {
+Mapping map_backing(plan::Backing backing, int fd, std::size_t bytes) {
+  if (!plan::is_thp(backing)) return Mapping::shared(fd, bytes, "tables");
+  // The kernel maps a huge page as one only where its address is a multiple of its size.
+  const auto unit = static_cast<std::size_t>(plan::unit_bytes(backing));
+  void* reserved = ::mmap(nullptr, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) fail_errno(errno, fmt::format("storage.backing shm-thp: mmap of {} bytes", bytes));
+  auto* const start = aligned(static_cast<std::byte*>(reserved), unit);
+  auto* const end = static_cast<std::byte*>(reserved) + bytes + unit;
+  void* const mapped = ::mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  const int number = errno;
+  if (start > reserved) ::munmap(reserved, static_cast<std::size_t>(start - static_cast<std::byte*>(reserved)));
+  auto* const last = start + whole_pages(bytes);
+  if (end > last) ::munmap(last, static_cast<std::size_t>(end - last));
+  if (mapped == MAP_FAILED) fail_errno(number, fmt::format("storage.backing shm-thp: mmap of {} bytes", bytes));
+  Mapping mapping(mapped, bytes);
+  advise_huge(backing, mapping);
+  return mapping;
+}
+
+Mapping map_private(std::size_t bytes, plan::Backing backing) {
   const std::size_t page = page_bytes();
-  const std::size_t whole = (bytes + page - 1) / page * page;
-  void* reserved = ::mmap(nullptr, whole + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (reserved == MAP_FAILED) fail_errno(errno, fmt::format("storage.backing anon: mmap of {} bytes", bytes));
-  auto* const first = static_cast<std::byte*>(reserved);
-  // A hole each side would do until the next mmap fills it, so the guard pages stay until the process ends: two pages
-  // of address space, no memory.
-  if (::mprotect(first + page, whole, PROT_READ | PROT_WRITE) != 0) {
-    const int number = errno;
-    ::munmap(reserved, whole + 2 * page);
-    fail_errno(number, fmt::format("storage.backing anon: mprotect of {} bytes", bytes));
+  const auto unit = static_cast<std::size_t>(plan::unit_bytes(backing));
+  const std::size_t whole = whole_pages(bytes);
+  const std::size_t space = whole + page + unit;
+  void* reserved = ::mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (reserved == MAP_FAILED) {
+    fail_errno(errno, fmt::format("storage.backing {}: mmap of {} bytes", plan::name(backing), bytes));
   }
-  return {first + page, whole};
+  auto* const first = aligned(static_cast<std::byte*>(reserved) + page, unit);
+  // A hole each side would do until the next mmap fills it, so the guard pages stay until the process ends: address
+  // space, no memory.
+  if (::mprotect(first, whole, PROT_READ | PROT_WRITE) != 0) {
+    const int number = errno;
+    ::munmap(reserved, space);
+    fail_errno(number, fmt::format("storage.backing {}: mprotect of {} bytes", plan::name(backing), bytes));
+  }
+  Mapping mapping(first, whole);
+  if (plan::is_thp(backing)) advise_huge(backing, mapping);
+  return mapping;
 }
 
 NamedFile create_stock_file(std::size_t bytes, const std::string& folder) {

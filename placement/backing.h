@@ -14,14 +14,21 @@
 
 namespace eb::placement {
 
-// shm: O_TMPFILE in /dev/shm; memfd: memfd_create. Sized by ftruncate, nothing allocated (never fallocated before the
-// policy is set). Errors: Error(failure) of the system; Error(usage) for a backing that has no descriptor (anon: map it
-// with map_private) or that this version does not build.
+// shm: O_TMPFILE in /dev/shm; memfd: memfd_create; hugetlb-2m, hugetlb-1g: memfd_create over the pool of that page
+// size; shm-thp: as memfd or shm, whichever may have huge pages here (huge_pages.h). Sized by ftruncate, nothing
+// allocated (never fallocated before the policy is set). `bytes` of a hugetlb backing: whole huge pages. Errors:
+// Error(failure) of the system; Error(usage) for a backing that has no descriptor (anon, anon-thp: map it with
+// map_private) or that this version does not build.
 [[nodiscard]] UniqueFd create_backing(plan::Backing backing, std::size_t bytes);
 
-// anon: private memory of this process, nothing faulted. Between two guard pages, so that the kernel never merges it
-// with a neighbour: numa_maps and smaps then speak of this mapping alone. Errors: Error(failure).
-[[nodiscard]] Mapping map_private(std::size_t bytes);
+// A reader's mapping of a shared backing. shm-thp: at a multiple of 2 MiB, and MADV_HUGEPAGE is set on it. hugetlb: the
+// kernel reserves the pages in the pool now, and refuses (ENOMEM) where it has too few. Errors: Error(failure).
+[[nodiscard]] Mapping map_backing(plan::Backing backing, int fd, std::size_t bytes);
+
+// anon, anon-thp: private memory of this process, nothing faulted. Between two guard pages, so that the kernel never
+// merges it with a neighbour: numa_maps and smaps then speak of this mapping alone. anon-thp as shm-thp above. Errors:
+// Error(failure).
+[[nodiscard]] Mapping map_private(std::size_t bytes, plan::Backing backing = plan::Backing::anon);
 
 inline constexpr const char* kShmFolder = "/dev/shm";
 

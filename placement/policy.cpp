@@ -278,7 +278,7 @@ std::vector<double> requested_shares(const EffectivePolicy& policy, int node_cou
 }
 
 std::vector<std::string> broken_promises(const EffectivePolicy& policy, const std::map<int, std::int64_t>& node_pages,
-                                         double tolerance) {
+                                         double tolerance, std::int64_t granule_pages) {
   std::vector<std::string> lines;
   if (policy.kind != PolicyKind::bind && policy.kind != PolicyKind::interleave) return lines;
   std::int64_t total = 0;
@@ -297,7 +297,7 @@ std::vector<std::string> broken_promises(const EffectivePolicy& policy, const st
     const std::int64_t pages = at == node_pages.end() ? 0 : at->second;
     const double found = static_cast<double>(pages) / static_cast<double>(total);
     // A remainder of one page a node is not a broken promise.
-    const double slack = tolerance + 1.0 / static_cast<double>(total);
+    const double slack = tolerance + static_cast<double>(granule_pages) / static_cast<double>(total);
     if (std::abs(found - share) > slack) {
       lines.push_back(fmt::format("{}: node {} holds {:.2f} % of {} pages, asked {:.2f} % +- {:.2f} %", text(policy),
                                   node, 100 * found, total, 100 * share, 100 * tolerance));

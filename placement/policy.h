@@ -49,9 +49,11 @@ void apply(const EffectivePolicy& policy, std::byte* address, std::size_t bytes)
 [[nodiscard]] std::vector<double> requested_shares(const EffectivePolicy& policy, int node_count);
 
 // Where observed pages (by node) break the policy's promise, one line each; empty: kept. bind: pages outside its nodes;
-// interleave: a node's share off by more than `tolerance`. Where requested_shares() promises nothing, only bind is
-// judged.
+// interleave: a node's share off by more than `tolerance` and the remainder of `granule_pages` (how many of these pages
+// the kernel places at once: 512 of 4 KiB in a transparent huge page). Where requested_shares() promises nothing, only
+// bind is judged.
 [[nodiscard]] std::vector<std::string> broken_promises(const EffectivePolicy& policy,
-                                                       const std::map<int, std::int64_t>& node_pages, double tolerance);
+                                                       const std::map<int, std::int64_t>& node_pages, double tolerance,
+                                                       std::int64_t granule_pages = 1);
 
 }  // namespace eb::placement

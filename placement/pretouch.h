@@ -14,10 +14,12 @@ namespace eb::placement {
 [[nodiscard]] int pretouch_threads(plan::PretouchKind kind, int threads, bool leader);
 
 // Faults [address, address + bytes) for writing with so many threads, content kept. Returns the number of threads that
-// worked (0: nothing was touched). The policy must have been set before. Errors: Error(failure).
-inline int pretouch(plan::PretouchKind kind, int threads, bool leader, std::byte* address, std::size_t bytes) {
+// worked (0: nothing was touched). `unit`: the page size of the memory, which one thread faults alone (0: any). The
+// policy must have been set before. Errors: Error(failure).
+inline int pretouch(plan::PretouchKind kind, int threads, bool leader, std::byte* address, std::size_t bytes,
+                    std::size_t unit = 0) {
   const int count = pretouch_threads(kind, threads, leader);
-  if (count > 0) kernels::pretouch(address, bytes, count);
+  if (count > 0) kernels::pretouch(address, bytes, count, unit);
   return count;
 }
 

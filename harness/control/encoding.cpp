@@ -93,8 +93,14 @@ void from_json(const Json& j, Ready& m) {
 }
 
 Json to_json(const StageDone& m) {
-  return {{"stage", name(m.stage)},         {"start_ns", m.start_ns},         {"end_ns", m.end_ns},
-          {"minor_faults", m.minor_faults}, {"major_faults", m.major_faults}, {"note", m.note}};
+  return {{"stage", name(m.stage)},
+          {"start_ns", m.start_ns},
+          {"end_ns", m.end_ns},
+          {"minor_faults", m.minor_faults},
+          {"major_faults", m.major_faults},
+          {"note", m.note},
+          {"allocated_before_bytes", m.allocated_before_bytes},
+          {"allocated_after_bytes", m.allocated_after_bytes}};
 }
 void from_json(const Json& j, StageDone& m) {
   m.stage = stage_from(j.at("stage"));
@@ -103,6 +109,8 @@ void from_json(const Json& j, StageDone& m) {
   m.minor_faults = j.at("minor_faults").get<std::int64_t>();
   m.major_faults = j.at("major_faults").get<std::int64_t>();
   m.note = j.at("note").get<std::string>();
+  m.allocated_before_bytes = j.at("allocated_before_bytes").get<std::int64_t>();
+  m.allocated_after_bytes = j.at("allocated_after_bytes").get<std::int64_t>();
 }
 
 Json to_json(const SnapshotDone& m) { return {{"label", m.label}, {"json", m.json}}; }

@@ -72,6 +72,10 @@ struct StageDone {
   std::int64_t minor_faults = 0;  // of the rank's threads during the stage
   std::int64_t major_faults = 0;
   std::string note;  // e.g. the stock file's path; descriptors: [0] the backing after `create`
+  // Allocated bytes of the rank's shared backing when the stage began and ended, whoever faulted them; -1: private
+  // memory, or none.
+  std::int64_t allocated_before_bytes = -1;
+  std::int64_t allocated_after_bytes = -1;
 };
 
 // Collectors' output as JSON text (schema: docs/results.md, placement); raw numa_maps and smaps lines inside.

@@ -48,6 +48,13 @@ void check_storage(const Scenario& scenario) {
     fail(Exit::usage, "storage.backing {} cannot serve parallel.table_mode {}; backings that can: {}",
          name(storage.backing), name(mode), fmt::join(fitting, ", "));
   }
+  if (storage.pinned_rounding != PinnedRounding::none && storage.backing != Backing::anon &&
+      storage.backing != Backing::anon_thp) {
+    fail(Exit::usage,
+         "storage.pinned_rounding {} is what an allocator of private memory does: it needs storage.backing anon or "
+         "anon-thp, found {}",
+         name(storage.pinned_rounding), name(storage.backing));
+  }
   if (storage.policy.kind != PolicyKind::stock || storage.backing == Backing::stub || storage.backing == Backing::hbm) {
     return;
   }

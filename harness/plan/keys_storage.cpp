@@ -42,6 +42,11 @@ void add_place_rows(std::vector<Key>& rows) {
       [](Target & t) -> auto& { return storage(t).copies; });
   copies.values = {"one", "per-numa-node"};
   rows.push_back(copies);
+  rows.push_back(enum_key(
+      "storage.pinned_rounding", pinned_roundings(), "none",
+      "power-of-two: each array of private tables (anon, anon-thp) takes the next power of two of bytes, as pinned "
+      "memory from a caching allocator does; all of it is allocated, pre-touched and registered.",
+      [](Target & t) -> auto& { return storage(t).pinned_rounding; }));
 }
 
 void add_life_cycle_rows(std::vector<Key>& rows) {

@@ -1,5 +1,7 @@
 #include "harness/plan/layout.h"
 
+#include <bit>
+
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/plan/ledger_input.h"
@@ -71,7 +73,7 @@ RunLayout make_layout(const Scenario& scenario, const engram::Geometry& geometry
       BackingPlace backing;
       backing.index = place.backing;
       backing.leader = rank;
-      backing.bytes = make_backing_layout(geometry, place.shard, scenario.storage.layout).bytes;
+      backing.bytes = make_backing_layout(geometry, place.shard, scenario.storage).bytes;
       layout.backings.push_back(backing);
     }
     layout.backings[static_cast<std::size_t>(place.backing)].readers.push_back(rank);
@@ -87,10 +89,26 @@ RunLayout make_layout(const Scenario& scenario, const engram::Geometry& geometry
   return layout;
 }
 
-BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram::Shard& shard, Layout layout) {
+std::int64_t unit_bytes(Backing backing) noexcept {
+  if (backing == Backing::hugetlb_1g) return std::int64_t{1} << 30;
+  if (backing == Backing::hugetlb_2m || is_thp(backing)) return std::int64_t{2} << 20;
+  return static_cast<std::int64_t>(page_bytes());
+}
+
+bool is_hugetlb(Backing backing) noexcept { return backing == Backing::hugetlb_2m || backing == Backing::hugetlb_1g; }
+
+bool is_thp(Backing backing) noexcept { return backing == Backing::shm_thp || backing == Backing::anon_thp; }
+
+BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram::Shard& shard, Layout layout,
+                                  const LayoutRounding& rounding) {
   BackingLayout backing;
   const std::int64_t weights = geometry.row_weight_bytes();
   const std::int64_t scales = geometry.row_scale_bytes();
+  // Of one array: up to the page where the next may start.
+  const auto array_bytes = [&](std::int64_t bytes) {
+    if (bytes == 0 || rounding.pinned == PinnedRounding::none) return to_page(bytes);
+    return to_page(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(bytes))));
+  };
   for (const engram::RowRange& rows : shard.rows) {
     TablePlace place;
     place.weights_offset = backing.bytes;
@@ -98,17 +116,27 @@ BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram
       place.weight_stride = geometry.row_stride(layout);
       place.scale_stride = place.weight_stride;
       place.scales_offset = place.weights_offset + weights;
-      place.bytes = to_page(rows.count * place.weight_stride);
+      place.bytes = array_bytes(rows.count * place.weight_stride);
     } else {
       place.weight_stride = weights;
       place.scale_stride = scales;
-      place.scales_offset = place.weights_offset + to_page(rows.count * weights);
-      place.bytes = to_page(rows.count * weights) + to_page(rows.count * scales);
+      place.scales_offset = place.weights_offset + array_bytes(rows.count * weights);
+      place.bytes = array_bytes(rows.count * weights) + array_bytes(rows.count * scales);
     }
     backing.bytes += place.bytes;
     backing.layers.push_back(place);
   }
+  if (rounding.unit_bytes > 0 && !backing.layers.empty()) {
+    const std::int64_t rest = (rounding.unit_bytes - backing.bytes % rounding.unit_bytes) % rounding.unit_bytes;
+    backing.layers.back().bytes += rest;
+    backing.bytes += rest;
+  }
   return backing;
+}
+
+BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram::Shard& shard,
+                                  const StorageSpec& storage) {
+  return make_backing_layout(geometry, shard, storage.layout, {unit_bytes(storage.backing), storage.pinned_rounding});
 }
 
 engram::LedgerInput ledger_input(const Scenario& scenario, const RunLayout& layout) {
@@ -118,6 +146,7 @@ engram::LedgerInput ledger_input(const Scenario& scenario, const RunLayout& layo
   input.edp_group = layout.edp_group_size;
   input.table_mode = scenario.parallel.table_mode;
   input.layout = scenario.storage.layout;
+  input.round_pinned_to_power_of_two = scenario.storage.pinned_rounding == PinnedRounding::power_of_two;
   input.max_tokens = scenario.workload.max_tokens(scenario.parallel.dp);
   return input;
 }

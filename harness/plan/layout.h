@@ -53,7 +53,25 @@ struct BackingLayout {
   std::vector<TablePlace> layers;
   std::int64_t bytes = 0;
 };
+
+// The page size that a backing is made of, and its size a multiple of: 2 MiB for hugetlb-2m, shm-thp and anon-thp, 1
+// GiB for hugetlb-1g, else the system's page.
+[[nodiscard]] std::int64_t unit_bytes(Backing backing) noexcept;
+// hugetlb-2m or hugetlb-1g: pages from a pool.
+[[nodiscard]] bool is_hugetlb(Backing backing) noexcept;
+// shm-thp or anon-thp: huge pages where the kernel makes them.
+[[nodiscard]] bool is_thp(Backing backing) noexcept;
+
+// What a layout rounds up to. `unit_bytes`: of the whole backing, a multiple of the page size (0: the page); the last
+// layer's `bytes` reach to that end. `pinned`: of each array.
+struct LayoutRounding {
+  std::int64_t unit_bytes = 0;
+  PinnedRounding pinned = PinnedRounding::none;
+};
 [[nodiscard]] BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram::Shard& shard,
-                                                Layout layout);
+                                                Layout layout, const LayoutRounding& rounding = {});
+// As the storage of a scenario has it.
+[[nodiscard]] BackingLayout make_backing_layout(const engram::Geometry& geometry, const engram::Shard& shard,
+                                                const StorageSpec& storage);
 
 }  // namespace eb::plan

@@ -39,6 +39,9 @@ std::vector<std::string> storage_reasons(const StorageSpec& storage, TableMode m
   if (storage.backing == Backing::cuda_host_numa || storage.backing == Backing::shm_thp) {
     if (mode != TableMode::shared) reasons.push_back(fmt::format("backing {}", name(storage.backing)));
   }
+  if (storage.backing == Backing::hugetlb_2m || storage.backing == Backing::hugetlb_1g) {
+    if (mode != TableMode::shared) reasons.push_back(fmt::format("backing {}", name(storage.backing)));
+  }
   if (storage.layout == Layout::interleaved) reasons.emplace_back("interleaved layout");
   if (storage.copies != "one") reasons.emplace_back("a copy on each NUMA node");
   if (storage.register_order != RegisterOrder::concurrent) {

@@ -64,6 +64,7 @@ struct Policy {
   std::string text;                          // as written
 };
 
+enum class PinnedRounding { none, power_of_two };
 enum class PretouchKind { none, leader, parallel };
 enum class RegisterOrder { concurrent, serial, leader_first };
 
@@ -71,7 +72,8 @@ struct StorageSpec {
   Backing backing = Backing::shm;
   Layout layout = Layout::split;
   Policy policy;
-  std::string copies = "one";  // one, per-numa-node
+  std::string copies = "one";                             // one, per-numa-node
+  PinnedRounding pinned_rounding = PinnedRounding::none;  // of each array of private tables
   PretouchKind pretouch = PretouchKind::leader;
   int pretouch_threads = 0;  // parallel without a number: all allowed CPUs (0)
   RegisterOrder register_order = RegisterOrder::concurrent;
@@ -237,6 +239,7 @@ struct Setting {  // --set key=value
 [[nodiscard]] const char* name(BackendKind value) noexcept;
 [[nodiscard]] const char* name(Backing value) noexcept;
 [[nodiscard]] const char* name(PolicyKind value) noexcept;
+[[nodiscard]] const char* name(PinnedRounding value) noexcept;
 [[nodiscard]] const char* name(PretouchKind value) noexcept;
 [[nodiscard]] const char* name(RegisterOrder value) noexcept;
 [[nodiscard]] const char* name(Submit value) noexcept;

@@ -20,10 +20,6 @@ bool matches(const Unbuilt& entry, const std::string& value) {
 const std::vector<Unbuilt>& unbuilt() {
   static const std::vector<Unbuilt> list{
       {"model.preset", "deepep-default", "a preset whose ids come from the hash"},
-      {"storage.backing", "hugetlb-2m", "shm or memfd"},
-      {"storage.backing", "hugetlb-1g", "shm or memfd"},
-      {"storage.backing", "shm-thp", "shm or memfd"},
-      {"storage.backing", "anon-thp", "anon"},
       {"storage.backing", "cuda-host-numa", "shm or memfd"},
       {"storage.policy", "weighted", "bind, preferred or interleave"},
       {"storage.policy", "consumer", "bind, preferred or interleave"},

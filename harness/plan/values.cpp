@@ -98,6 +98,11 @@ const Names<PolicyKind>& policy_kinds() {
       {"consumer", PolicyKind::consumer}};
   return names;
 }
+const Names<PinnedRounding>& pinned_roundings() {
+  static const Names<PinnedRounding> names{{"none", PinnedRounding::none},
+                                           {"power-of-two", PinnedRounding::power_of_two}};
+  return names;
+}
 const Names<PretouchKind>& pretouch_kinds() {
   static const Names<PretouchKind> names{
       {"none", PretouchKind::none}, {"leader", PretouchKind::leader}, {"parallel", PretouchKind::parallel}};
@@ -147,6 +152,7 @@ const char* name(Layout value) noexcept { return text_of(layouts(), value); }
 const char* name(BackendKind value) noexcept { return text_of(backend_kinds(), value); }
 const char* name(Backing value) noexcept { return text_of(backings(), value); }
 const char* name(PolicyKind value) noexcept { return text_of(policy_kinds(), value); }
+const char* name(PinnedRounding value) noexcept { return text_of(pinned_roundings(), value); }
 const char* name(PretouchKind value) noexcept { return text_of(pretouch_kinds(), value); }
 const char* name(RegisterOrder value) noexcept { return text_of(register_orders(), value); }
 const char* name(Submit value) noexcept { return text_of(submits(), value); }

@@ -16,6 +16,7 @@
 #include "harness/base/os.h"
 #include "harness/rank/bind_process.h"
 #include "harness/rank/tables/row_reference.h"
+#include "placement/backing.h"
 
 namespace eb::rank {
 
@@ -204,6 +205,7 @@ class Rank {
   control::StageDone timed(Stage stage, Work work) {
     control::StageDone done;
     done.stage = stage;
+    done.allocated_before_bytes = allocated();
     const Faults before = read_faults();
     done.start_ns = now_ns();
     work();
@@ -211,7 +213,14 @@ class Rank {
     const Faults after = read_faults();
     done.minor_faults = after.minor - before.minor;
     done.major_faults = after.major - before.major;
+    done.allocated_after_bytes = allocated();
     return done;
+  }
+
+  // Outside the stage's time.
+  [[nodiscard]] std::int64_t allocated() const {
+    const int fd = storage_ ? storage_->descriptor().get() : -1;
+    return fd < 0 ? -1 : placement::backing_state(fd).allocated_bytes;
   }
 
   void require_setup() const {

@@ -6,6 +6,7 @@
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "harness/plan/layout.h"
 #include "harness/plan/ledger_input.h"
 #include "harness/rank/backend_factory.h"
 #include "harness/result/record.h"
@@ -25,10 +26,30 @@ bool off_host(plan::Backing backing) { return backing == plan::Backing::stub || 
 
 bool is_private(plan::Backing backing) { return backing == plan::Backing::anon || backing == plan::Backing::anon_thp; }
 
+// hugetlb pages are in no class of a node's memory: what its pool has fewer.
+Json pool_growth(const RerollRecord& reroll, std::int64_t page_bytes) {
+  std::int64_t pages = 0;
+  bool found = false;
+  for (const collectors::NodeMemory& after : reroll.nodes_after_load) {
+    const auto before = std::find_if(reroll.nodes_before.begin(), reroll.nodes_before.end(),
+                                     [&](const collectors::NodeMemory& node) { return node.node == after.node; });
+    if (before == reroll.nodes_before.end() || !before->free_huge_pages.contains(page_bytes) ||
+        !after.free_huge_pages.contains(page_bytes)) {
+      continue;  // a node without memory has no pools
+    }
+    found = true;
+    pages += before->free_huge_pages.at(page_bytes) - after.free_huge_pages.at(page_bytes);
+  }
+  return found ? Json(pages * page_bytes) : missing(fmt::format("no node has a pool of {} byte pages", page_bytes));
+}
+
 // Growth over the nodes of the class that the backing's pages are counted in.
 Json node_growth(const RerollRecord& reroll, const plan::Scenario& scenario) {
   const char* key = is_private(scenario.storage.backing) ? "AnonPages" : "Shmem";
   if (reroll.nodes_after_load.empty()) return missing("no node memory was read after the load");
+  if (plan::is_hugetlb(scenario.storage.backing)) {
+    return pool_growth(reroll, plan::unit_bytes(scenario.storage.backing));
+  }
   std::int64_t growth = 0;
   for (const collectors::NodeMemory& after : reroll.nodes_after_load) {
     const auto before = std::find_if(reroll.nodes_before.begin(), reroll.nodes_before.end(),
@@ -140,6 +161,38 @@ Json placement_section(const Record& record) {
   return {{"snapshots", snapshots}};
 }
 
+namespace {
+
+Json bytes_or_missing(std::int64_t bytes) {
+  return bytes < 0 ? missing("private memory has no backing object") : Json(bytes);
+}
+
+// Who faulted a backing's pages while it was registered, and how much of it was there when each rank began and ended:
+// where ranks register one after another, the difference is what that rank allocated.
+Json registration(const RerollRecord& reroll, const plan::Scenario& scenario, const plan::RunLayout& layout) {
+  Json list = Json::array();
+  if (off_host(scenario.storage.backing)) return list;
+  for (const plan::BackingPlace& backing : layout.backings) {
+    Json ranks = Json::array();
+    for (const supervise::StageReport& stage : reroll.storage.stages) {
+      const bool reader =
+          std::find(backing.readers.begin(), backing.readers.end(), stage.rank) != backing.readers.end();
+      if (stage.stage != control::Stage::register_ || !reader) continue;
+      ranks.push_back({{"rank", stage.rank},
+                       {"leader", stage.rank == backing.leader},
+                       {"minor_faults", stage.minor_faults},
+                       {"major_faults", stage.major_faults},
+                       {"allocated_before_bytes", bytes_or_missing(stage.allocated_before_bytes)},
+                       {"allocated_after_bytes", bytes_or_missing(stage.allocated_after_bytes)}});
+    }
+    list.push_back(
+        {{"backing", backing.index}, {"order", plan::name(scenario.storage.register_order)}, {"ranks", ranks}});
+  }
+  return list;
+}
+
+}  // namespace
+
 Json startup_section(const Record& record) {
   Json list = Json::array();
   for (const RerollRecord& reroll : record.rerolls) {
@@ -164,7 +217,8 @@ Json startup_section(const Record& record) {
     list.push_back({{"reroll", reroll.plan.index},
                     {"arm", record.arm_name(reroll.plan.allocated_for)},
                     {"ranks_ready_us", static_cast<double>(reroll.storage.ranks_ready_ns) / 1000.0},
-                    {"stages", stages}});
+                    {"stages", stages},
+                    {"registration", registration(reroll, scenario, record.layouts[reroll.plan.allocated_for])}});
   }
   return list;
 }
@@ -182,6 +236,36 @@ std::optional<Oversubscription> oversubscription(const Record& record) {
   if (cpus == 0 || threads <= cpus) return std::nullopt;
   return Oversubscription{threads, cpus};
 }
+
+namespace {
+
+constexpr double kThpCovered = 0.9;  // of a mapping's resident bytes
+
+// Transparent huge pages are a wish: how much of each reader's mapping lies in them, where it is little.
+void add_thp_warnings(const Record& record, const RerollRecord& reroll, std::vector<Warning>& list) {
+  const std::size_t arm = reroll.plan.allocated_for;
+  const plan::StorageSpec& storage = record.plan->arms[arm].scenario.storage;
+  if (!plan::is_thp(storage.backing)) return;
+  double least = 1;
+  int rank = -1;
+  for (const RankSnapshot& one : parse_snapshots(reroll.storage.snapshots, "after_load")) {
+    const Json share = one.json.value(Json::json_pointer("/mapping/huge_pages/share"), Json());
+    if (!share.is_number() || share.get<double>() >= least) continue;
+    least = share.get<double>();
+    rank = one.rank;
+  }
+  if (least >= kThpCovered) return;
+  list.push_back(
+      {"thp_not_covered",
+       fmt::format("Arm {}, re-roll {}: storage.backing {} asked for transparent huge pages, {:.1f} % of rank "
+                   "{}'s tables are mapped by them.",
+                   record.arm_name(arm), reroll.plan.index, plan::name(storage.backing), least * 100, rank),
+       "Free memory (the kernel found no whole 2 MiB), see transparent_hugepage/ in /sys/kernel/mm, or use "
+       "storage.backing hugetlb-2m.",
+       {{"reroll", reroll.plan.index}, {"rank", rank}, {"covered_share", least}}});
+}
+
+}  // namespace
 
 std::vector<Warning> derived_warnings(const Record& record) {
   std::vector<Warning> list = device_warnings(record);
@@ -231,6 +315,7 @@ std::vector<Warning> derived_warnings(const Record& record) {
          "Read per_replica and per_rank of the cells.", Json::object()});
   }
   for (const RerollRecord& reroll : record.rerolls) {
+    add_thp_warnings(record, reroll, list);
     for (const supervise::DegradedBinding& one : reroll.storage.degraded) {
       list.push_back({"binding_degraded",
                       fmt::format("Re-roll {}, rank {}: storage.bind_ranks was not obtained: {}", reroll.plan.index,

@@ -333,10 +333,13 @@ void RunWriter::require_placement(const RerollRecord& reroll, const std::string&
   const placement::EffectivePolicy policy = placement::resolve(storage.policy, record_.topology);
   const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, label);
   if (ranks.empty()) return;
+  // numa_maps counts transparent huge pages in system pages, hugetlb pages as one each.
+  const std::int64_t granule =
+      plan::is_thp(storage.backing) ? plan::unit_bytes(storage.backing) / plan::unit_bytes(plan::Backing::shm) : 1;
   for (const plan::BackingPlace& backing : record_.layouts[arm].backings) {
     const auto pages = observed_pages(backing_pages(backing, ranks, Json()));
     if (pages.empty()) continue;
-    const std::vector<std::string> broken = placement::broken_promises(policy, pages, storage.tolerance);
+    const std::vector<std::string> broken = placement::broken_promises(policy, pages, storage.tolerance, granule);
     if (broken.empty()) continue;
     const std::string text =
         fmt::format("arm {}, backing {}, {}: policy {} was asked for and not obtained: {}", record_.arm_name(arm),

@@ -124,6 +124,7 @@ Json backing_pages(const plan::BackingPlace& backing, const std::vector<RankSnap
   out["policy"] = member(mapping, "policy");
   out["kernel_page_bytes"] = member(mapping, "kernel_page_bytes");
   out["node_pages"] = member(mapping, "node_pages");
+  out["huge_pages"] = member(mapping, "huge_pages");
   out["requested_shares"] = requested_shares;
   out["observed_shares"] = node_shares(out["node_pages"]);
   Json tables = Json::array();

@@ -126,7 +126,7 @@ void Crew::note_progress(const std::set<int>& pending) {
     bool moved = seen != member.seen;
     member.seen = seen;
     if (look_at_memory) {
-      const long resident = member.process->resident_pages();
+      const long resident = member.process->resident_kib();
       moved = moved || resident != member.resident;
       member.resident = resident;
     }

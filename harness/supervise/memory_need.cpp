@@ -5,6 +5,8 @@
 #include "harness/base/error.h"
 #include "harness/plan/ledger_input.h"
 #include "harness/rank/backend_factory.h"
+#include "placement/huge_pages.h"
+#include "placement/policy.h"
 
 namespace eb::supervise {
 
@@ -87,14 +89,35 @@ MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLa
     estimate.process_bytes = ranks * kCudaProcessBytes;
   }
   // hbm: while the tables are made, before they go to the device.
+  const plan::Backing backing = scenario.storage.backing;
   const bool anonymous =
-      scenario.storage.backing == plan::Backing::anon || scenario.storage.backing == plan::Backing::hbm;
-  (anonymous ? need.private_bytes : need.shared_bytes) += estimate.table_bytes;
-  if (scenario.storage.backing == plan::Backing::shm) need.shm_file_bytes = estimate.table_bytes;
+      backing == plan::Backing::anon || backing == plan::Backing::anon_thp || backing == plan::Backing::hbm;
+  // A pool's pages are no free memory any more: require_huge_pages() has them.
+  if (!plan::is_hugetlb(backing)) (anonymous ? need.private_bytes : need.shared_bytes) += estimate.table_bytes;
+  const bool in_shm = backing == plan::Backing::shm || (backing == plan::Backing::shm_thp &&
+                                                        placement::shm_thp_source() == placement::ThpSource::dev_shm);
+  if (in_shm) need.shm_file_bytes = estimate.table_bytes;
   if (scenario.storage.policy.kind == plan::PolicyKind::bind) need.bind_nodes = scenario.storage.policy.nodes;
   need.shared_bytes += estimate.arena_bytes;
   need.private_bytes += estimate.weight_bytes + estimate.buffer_bytes + estimate.process_bytes + estimate.record_bytes;
   return estimate;
+}
+
+void require_huge_pages(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                        const placement::Topology& topology) {
+  const plan::Backing backing = scenario.storage.backing;
+  if (plan::is_thp(backing)) {
+    const std::string obstacle = placement::thp_obstacle(backing);
+    if (!obstacle.empty()) throw Error(Exit::skipped, obstacle);
+  }
+  if (!plan::is_hugetlb(backing)) return;
+  const std::int64_t unit = plan::unit_bytes(backing);
+  std::vector<std::int64_t> pages;
+  for (const plan::BackingPlace& place : layout.backings) pages.push_back(place.bytes / unit);
+  const placement::EffectivePolicy policy = placement::resolve(scenario.storage.policy, topology);
+  const placement::PoolShortage shortage =
+      placement::pool_shortage(backing, placement::pool_demands(policy, pages), placement::read_huge_pools(unit));
+  if (!shortage.text.empty()) throw Error(shortage.exit, shortage.text);
 }
 
 void require_memory(const MemoryEstimate& estimate, const placement::MemoryLimits& limits) {

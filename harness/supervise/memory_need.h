@@ -9,6 +9,7 @@
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
 #include "placement/backing.h"
+#include "placement/topology.h"
 
 namespace eb::supervise {
 
@@ -28,6 +29,12 @@ struct MemoryEstimate {
 
 [[nodiscard]] MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLayout& layout,
                                              const engram::Geometry& geometry, std::int64_t arena_bytes);
+
+// Whether the huge pages that the tables ask for can be had: the pools of hugetlb by node and policy, or the kernel's
+// switches for transparent ones. Errors: Error(skipped) where there are none, Error(failure) where a pool is too small,
+// with the figures.
+void require_huge_pages(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                        const placement::Topology& topology);
 
 // Error(failure) with need, limits and figures where it does not fit.
 void require_memory(const MemoryEstimate& estimate, const placement::MemoryLimits& limits);

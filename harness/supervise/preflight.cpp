@@ -70,6 +70,7 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
     const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
     const plan::RunLayout layout = plan::make_layout(scenario, geometry);
     static_cast<void>(bind_ranks(scenario, layout, topology, gpu_nodes_of(scenario)));
+    check([&] { require_huge_pages(scenario, layout, topology); });
     const std::size_t arena = backend::arena_bytes(rank::run_groups(layout));
     require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena)),
                    placement::read_memory_limits());

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -86,11 +87,18 @@ RankProcess::RankProcess(const std::vector<std::string>& arguments) {
 
 RankProcess::~RankProcess() { kill(); }
 
-long RankProcess::resident_pages() const {
-  const std::string path = fmt::format("/proc/{}/statm", pid_);
-  long total = 0, resident = -1;
+long RankProcess::resident_kib() const {
+  const std::string path = fmt::format("/proc/{}/status", pid_);
+  long resident = -1;
   if (std::FILE* file = std::fopen(path.c_str(), "re")) {
-    if (std::fscanf(file, "%ld %ld", &total, &resident) != 2) resident = -1;
+    char line[256];
+    // VmRSS leaves hugetlb pages out.
+    while (std::fgets(line, sizeof line, file) != nullptr) {
+      long kib = 0;
+      if (std::sscanf(line, "VmRSS: %ld", &kib) == 1 || std::sscanf(line, "HugetlbPages: %ld", &kib) == 1) {
+        resident = std::max(resident, 0L) + kib;
+      }
+    }
     std::fclose(file);
   }
   return resident;
@@ -124,7 +132,9 @@ std::string RankProcess::end_text() const {
     const int number = WTERMSIG(status_);
     const char* hint = "";
     if (number == SIGKILL) hint = "; if nobody killed it, look for the kernel's out-of-memory killer in dmesg";
-    if (number == SIGBUS) hint = "; a page could not be had: /dev/shm or the memory of the asked NUMA node is full";
+    if (number == SIGBUS)
+      hint =
+          "; a page could not be had: /dev/shm, the memory of the asked NUMA node or its pool of huge pages is used up";
     return fmt::format("killed by signal {} ({}){}", number, ::strsignal(number), hint);
   }
   return fmt::format("ended with exit code {} without saying why", WEXITSTATUS(status_));

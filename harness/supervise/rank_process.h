@@ -23,8 +23,9 @@ class RankProcess {
 
   [[nodiscard]] control::Channel& channel() noexcept { return channel_; }
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-  // Resident pages of the process: a sign of progress while it faults a large mapping. -1: gone.
-  [[nodiscard]] long resident_pages() const;
+  // Resident memory of the process, hugetlb pages included: a sign of progress while it faults a large mapping. -1:
+  // gone.
+  [[nodiscard]] long resident_kib() const;
   // Waits up to `ms` for the end; true when it has ended.
   bool wait(int ms) noexcept;
   void kill() noexcept;  // SIGKILL, then waits

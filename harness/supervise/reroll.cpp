@@ -114,6 +114,7 @@ void Reroll::Impl::start() {
   const placement::Topology topology = placement::read_topology(placement::Devices::skip);
   if (rank::in_host_memory(sharing)) static_cast<void>(placement::resolve(scenario.storage.policy, topology));
   bindings = bind_ranks(scenario, layout, topology, gpu_nodes_of(scenario));
+  require_huge_pages(scenario, layout, topology);
   const auto groups = rank::run_groups(layout);
   arena_bytes = backend::arena_bytes(groups);
   require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena_bytes)),
@@ -148,7 +149,8 @@ void Reroll::Impl::start() {
 }
 
 void Reroll::Impl::record(int rank, const control::StageDone& done) {
-  report.stages.push_back({rank, done.stage, done.start_ns, done.end_ns, done.minor_faults, done.major_faults});
+  report.stages.push_back({rank, done.stage, done.start_ns, done.end_ns, done.minor_faults, done.major_faults,
+                           done.allocated_before_bytes, done.allocated_after_bytes});
 }
 
 // Until every rank has said that `answer` is done; other stages it reports on the way are recorded as well.
@@ -200,7 +202,7 @@ void Reroll::Impl::create_and_map() {
 void Reroll::Impl::life_cycle() {
   create_and_map();
   snapshot("after_map");
-  run(Stage::policy, leaders_of(layout));
+  run(Stage::policy, rank::policy_of_each_mapping(scenario.storage.backing) ? all_ranks(layout) : leaders_of(layout));
   run(Stage::pretouch, leaders_of(layout));
   snapshot("after_pretouch");
   supervisor_fault("before_register");

@@ -29,6 +29,8 @@ struct StageReport {  // of one rank
   std::int64_t end_ns = 0;
   std::int64_t minor_faults = 0;
   std::int64_t major_faults = 0;
+  std::int64_t allocated_before_bytes = -1;  // as control::StageDone
+  std::int64_t allocated_after_bytes = -1;
 };
 
 struct SnapshotReport {

@@ -73,10 +73,12 @@ def snapshots(result: Any, arm: str, label: str = "steady") -> list[Any]:
 
 
 def pages(result: Any, arm: str = "A", label: str = "steady") -> list[dict[int, int]]:
-    """Pages by node of each backing of each re-roll of an arm. numa_maps and move_pages must agree."""
+    """Pages by node of each backing of each re-roll of an arm, in the unit of numa_maps (pages of the pool for hugetlb,
+    else 4 KiB). numa_maps and move_pages must agree."""
     out = []
     for snapshot in snapshots(result, arm, label):
         for backing in snapshot["backings"]:
+            unit = backing["kernel_page_bytes"]
             by_node = {int(node): count for node, count in backing["node_pages"].items()}
             moved: dict[int, int] = {}
             for table in backing["tables"]:
@@ -84,8 +86,8 @@ def pages(result: Any, arm: str = "A", label: str = "steady") -> list[dict[int, 
                 assert table["move_pages"]["not_mapped_pages"] == 0
                 for node, count in table["move_pages"]["node_pages"].items():
                     moved[int(node)] = moved.get(int(node), 0) + count
-            assert moved == by_node
-            assert sum(by_node.values()) * PAGE == backing["bytes"]
+            assert moved == {node: count * unit // PAGE for node, count in by_node.items()}
+            assert sum(by_node.values()) * unit == backing["bytes"]
             out.append(by_node)
     return out
 

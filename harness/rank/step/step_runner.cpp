@@ -313,7 +313,8 @@ Reuse StepRunner::Impl::reuse_of(int table, std::span<const std::int32_t> ids) {
   const int node = backend.device().numa_node;
   if (input.host_tables == nullptr || node < 0 || pages_hidden) return reuse;
   try {
-    reuse.locality = count_locality(geometry, shard, layout, ids, table, input.host_tables, node);
+    const plan::BackingLayout places = plan::make_backing_layout(geometry, shard, input.scenario->storage);
+    reuse.locality = count_locality(geometry, shard, places, ids, table, input.host_tables, node);
   } catch (const Error&) {
     pages_hidden = true;  // move_pages is refused here; the snapshots give the reason
   }

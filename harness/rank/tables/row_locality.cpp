@@ -5,14 +5,14 @@
 
 #include "collectors/page_map.h"
 #include "harness/base/os.h"
-#include "harness/plan/layout.h"
 
 namespace eb::rank {
 
-RowLocality count_locality(const engram::Geometry& geometry, const engram::Shard& shard, plan::Layout layout,
-                           std::span<const std::int32_t> ids, int table, const std::byte* tables, int node) {
+RowLocality count_locality(const engram::Geometry& geometry, const engram::Shard& shard,
+                           const plan::BackingLayout& places, std::span<const std::int32_t> ids, int table,
+                           const std::byte* tables, int node) {
   const auto place = static_cast<std::size_t>(table);
-  const plan::TablePlace at = plan::make_backing_layout(geometry, shard, layout).layers[place];
+  const plan::TablePlace& at = places.layers[place];
   const engram::RowRange range = shard.rows[place];
   const std::size_t id_row = geometry.layers.size() * static_cast<std::size_t>(geometry.columns);
   const std::size_t first =

@@ -7,7 +7,7 @@
 
 #include "harness/engram/geometry.h"
 #include "harness/engram/shards.h"
-#include "harness/plan/scenario.h"
+#include "harness/plan/layout.h"
 
 namespace eb::rank {
 
@@ -19,10 +19,11 @@ struct RowLocality {
   std::int64_t unlocated_rows = 0;  // whose page could not be asked, or is in no page table of this process
 };
 
-// `ids`: [tokens][tables][columns], what the lookup of `table` read. `tables`: where this process has the backing
-// mapped. Asks move_pages of each page once; touches none. Errors: Error(failure) where the call is refused.
+// `places`: where the backing has its arrays. `ids`: [tokens][tables][columns], what the lookup of `table` read.
+// `tables`: where this process has the backing mapped. Asks move_pages of each page once; touches none. Errors:
+// Error(failure) where the call is refused.
 [[nodiscard]] RowLocality count_locality(const engram::Geometry& geometry, const engram::Shard& shard,
-                                         plan::Layout layout, std::span<const std::int32_t> ids, int table,
-                                         const std::byte* tables, int node);
+                                         const plan::BackingLayout& places, std::span<const std::int32_t> ids,
+                                         int table, const std::byte* tables, int node);
 
 }  // namespace eb::rank

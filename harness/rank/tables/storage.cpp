@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kPretouchPiece = std::size_t{1} << 30;  // between two calls of progress
 
 [[noreturn]] void refuse(plan::Backing backing) {
-  fail(Exit::usage, "storage.backing {}: not in this version of engram-bench; use shm, memfd, anon or stub",
+  fail(Exit::usage, "storage.backing {}: not in this version of engram-bench; use another backing",
        plan::name(backing));
 }
 
@@ -35,18 +35,19 @@ Sharing sharing_of(const plan::StorageSpec& storage) {
     case plan::Backing::hbm:
       return Sharing::device;
     case plan::Backing::anon:
+    case plan::Backing::anon_thp:
       return Sharing::private_;
     case plan::Backing::shm:
       return stock ? Sharing::named : Sharing::descriptor;
     case plan::Backing::memfd:
-      if (stock) {
-        fail(Exit::usage, "storage.policy stock shares a named file in /dev/shm: use storage.backing shm, not memfd");
-      }
-      return Sharing::descriptor;
     case plan::Backing::hugetlb_2m:
     case plan::Backing::hugetlb_1g:
     case plan::Backing::shm_thp:
-    case plan::Backing::anon_thp:
+      if (stock) {
+        fail(Exit::usage, "storage.policy stock shares a named file in /dev/shm: use storage.backing shm, not {}",
+             plan::name(storage.backing));
+      }
+      return Sharing::descriptor;
     case plan::Backing::cuda_host_numa:
       break;
   }
@@ -60,7 +61,7 @@ TableStorage::TableStorage(const plan::Scenario& scenario, const plan::RunLayout
       place_(layout.ranks.at(static_cast<std::size_t>(rank))),
       sharing_(sharing_of(scenario.storage)) {
   if (sharing_ != Sharing::none) {
-    places_ = plan::make_backing_layout(geometry, place_.shard, scenario.storage.layout);
+    places_ = plan::make_backing_layout(geometry, place_.shard, scenario.storage);
   }
 }
 
@@ -80,12 +81,12 @@ void TableStorage::map(UniqueFd fd) {
   const auto bytes = static_cast<std::size_t>(places_.bytes);
   if (!in_host_memory(sharing_)) return;
   if (sharing_ == Sharing::private_) {
-    mapping_ = placement::map_private(bytes);
+    mapping_ = placement::map_private(bytes, scenario_.storage.backing);
     return;
   }
   if (fd) fd_ = std::move(fd);
   if (!fd_) fail(Exit::failure, "the backing's descriptor did not arrive");
-  mapping_ = Mapping::shared(fd_.get(), bytes, "tables");
+  mapping_ = placement::map_backing(scenario_.storage.backing, fd_.get(), bytes);
 }
 
 void TableStorage::open_named(const std::string& path) {
@@ -94,7 +95,7 @@ void TableStorage::open_named(const std::string& path) {
 }
 
 void TableStorage::prepare_policy() {
-  if (!leader() || !mapping_) return;
+  if (!mapping_ || (!leader() && !policy_of_each_mapping(scenario_.storage.backing))) return;
   const plan::Policy& policy = scenario_.storage.policy;
   if (policy.kind == plan::PolicyKind::none || policy.kind == plan::PolicyKind::stock) return;
   effective_ = placement::resolve(policy, placement::read_topology(placement::Devices::skip));
@@ -106,9 +107,15 @@ void TableStorage::apply_policy() {
 
 void TableStorage::pretouch(const std::function<void()>& progress) {
   if (!mapping_ || scenario_.storage.policy.kind == plan::PolicyKind::stock) return;
-  for (std::size_t done = 0; done < mapping_.size(); done += kPretouchPiece) {
-    placement::pretouch(scenario_.storage.pretouch, scenario_.storage.pretouch_threads, leader(),
-                        mapping_.data() + done, std::min(kPretouchPiece, mapping_.size() - done));
+  const plan::StorageSpec& storage = scenario_.storage;
+  const int threads = placement::pretouch_threads(storage.pretouch, storage.pretouch_threads, leader());
+  if (threads == 0) return;
+  // A page of 1 GiB is faulted by one thread: a piece has one for each.
+  const auto unit = static_cast<std::size_t>(plan::unit_bytes(storage.backing));
+  const std::size_t piece = std::max(kPretouchPiece, unit * static_cast<std::size_t>(threads));
+  for (std::size_t done = 0; done < mapping_.size(); done += piece) {
+    placement::pretouch(storage.pretouch, threads, leader(), mapping_.data() + done,
+                        std::min(piece, mapping_.size() - done), unit);
     if (progress) progress();
   }
 }

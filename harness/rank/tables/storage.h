@@ -33,6 +33,11 @@ enum class Sharing {
 [[nodiscard]] constexpr bool in_host_memory(Sharing sharing) noexcept {
   return sharing != Sharing::none && sharing != Sharing::device;
 }
+// Whether a policy holds for the mapping that it was set on alone, although the memory is shared: hugetlb files keep no
+// policy of their own, so every reader has to set it. (tmpfs does keep one: there the leader sets it for all.)
+[[nodiscard]] constexpr bool policy_of_each_mapping(plan::Backing backing) noexcept {
+  return backing == plan::Backing::hugetlb_2m || backing == plan::Backing::hugetlb_1g;
+}
 // Errors: Error(usage) for a combination that is not built (stock on a backing without a name, copies).
 [[nodiscard]] Sharing sharing_of(const plan::StorageSpec& storage);
 
@@ -54,7 +59,8 @@ class TableStorage {
   void map(UniqueFd fd);
   // stock: the leader maps what it created, everybody else opens `path`.
   void open_named(const std::string& path);
-  // Leader: reads what apply_policy() needs of the machine, so that the stage's time has none of it.
+  // Leader (hugetlb: every reader): reads what apply_policy() needs of the machine, so that the stage's time has none
+  // of it.
   void prepare_policy();
   // Sets what prepare_policy() found on the object (or on the private memory), before any touch.
   void apply_policy();

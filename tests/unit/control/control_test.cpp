@@ -55,7 +55,7 @@ TEST(Encoding, EveryStageHasItsOwnName) {
   for (const Stage stage : {Stage::create, Stage::map, Stage::policy, Stage::pretouch, Stage::register_, Stage::load,
                             Stage::prepare, Stage::unregister, Stage::unmap, Stage::stock_open}) {
     EXPECT_EQ(through_rank(RunStage{stage, "/dev/shm/x"}).stage, stage);
-    EXPECT_EQ(through_supervisor(StageDone{stage, 1, 2, 3, 4, "n"}).stage, stage);
+    EXPECT_EQ(through_supervisor(StageDone{stage, 1, 2, 3, 4, "n", 5, 6}).stage, stage);
   }
   EXPECT_STREQ(name(Stage::register_), "register");
   EXPECT_STREQ(name(Stage::stock_open), "stock_open");
@@ -78,7 +78,7 @@ TEST(Encoding, RunSlotAndAnswers) {
   control::Setup degraded;
   degraded.allow_degraded = true;
   EXPECT_TRUE(through_rank(degraded).allow_degraded);
-  const StageDone done = through_supervisor(StageDone{Stage::load, 10, 20, 30, 40, "note"});
+  const StageDone done = through_supervisor(StageDone{Stage::load, 10, 20, 30, 40, "note", 50, 60});
   EXPECT_EQ(done.start_ns, 10);
   EXPECT_EQ(done.end_ns, 20);
   EXPECT_EQ(done.minor_faults, 30);
@@ -107,7 +107,7 @@ TEST(Encoding, RefusesWrongDirectionTypeAndPayload) {
 TEST(Channel, DescriptorsStayWithTheirMessage) {
   Ends ends = make_ends();
   const UniqueFd one = make_memfd("one", 1), two = make_memfd("two", 2), three = make_memfd("three", 3);
-  ends.rank.send(ToSupervisor(StageDone{Stage::create, 0, 0, 0, 0, ""}), std::array{one.get()});
+  ends.rank.send(ToSupervisor(StageDone{Stage::create, 0, 0, 0, 0, "", -1, -1}), std::array{one.get()});
   ends.rank.send(ToSupervisor(Ready{1}));
   ends.rank.send(ToSupervisor(SlotDone{1, 0, ""}), std::array{two.get(), three.get()});
   const auto size_of = [](const UniqueFd& fd) { return ::lseek(fd.get(), 0, SEEK_END); };

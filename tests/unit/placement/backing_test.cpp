@@ -60,7 +60,8 @@ TEST(CreateBacking, HasNoNameAndAllocatesNothingUntilTouched) {
 }
 
 TEST(CreateBacking, RefusesWhatIsNotBuilt) {
-  for (const plan::Backing kind : {plan::Backing::anon, plan::Backing::hugetlb_2m, plan::Backing::hbm}) {
+  for (const plan::Backing kind :
+       {plan::Backing::anon, plan::Backing::anon_thp, plan::Backing::cuda_host_numa, plan::Backing::hbm}) {
     EXPECT_THROW((void)create_backing(kind, 4096), Error);
   }
 }

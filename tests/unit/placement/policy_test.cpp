@@ -203,6 +203,9 @@ TEST(BrokenPromises, BindAndInterleave) {
   EXPECT_EQ(broken_promises({PolicyKind::interleave, {0, 1}}, {{0, 600}, {1, 400}}, 0.01).size(), 2U);
   EXPECT_EQ(broken_promises({PolicyKind::interleave, {0, 1}}, {{0, 1000}}, 0.01).size(), 2U);
   EXPECT_TRUE(broken_promises({PolicyKind::interleave, {0, 1}}, {{0, 2}, {1, 1}}, 0.01).empty());  // one page left over
+  // Seven huge pages, counted in system pages: four and three.
+  EXPECT_TRUE(broken_promises({PolicyKind::interleave, {0, 1}}, {{0, 2048}, {1, 1536}}, 0.01, 512).empty());
+  EXPECT_EQ(broken_promises({PolicyKind::interleave, {0, 1}}, {{0, 2048}, {1, 1536}}, 0.01).size(), 2U);
   EXPECT_TRUE(broken_promises({PolicyKind::preferred, {1}}, {{0, 100}}, 0.01).empty());
 }
 

@@ -105,5 +105,35 @@ TEST(BackingLayout, InterleavedPutsScalesBehindTheirRow) {
   }
 }
 
+// Only the end moves: arrays lie as in pages of 4 KiB, and the last layer reaches to the end.
+TEST(BackingLayout, HugePagesRoundTheWholeUp) {
+  const engram::Geometry geometry = engram::make_geometry(engram::preset("deepseek-v4.1-flash"), 0.001);
+  const engram::Shard shard = engram::make_shard(geometry, 2, 1);
+  const BackingLayout plain = make_backing_layout(geometry, shard, Layout::split);
+  for (const Backing backing : {Backing::hugetlb_2m, Backing::shm_thp, Backing::hugetlb_1g}) {
+    StorageSpec storage;
+    storage.backing = backing;
+    const BackingLayout huge = make_backing_layout(geometry, shard, storage);
+    EXPECT_EQ(huge.bytes % unit_bytes(backing), 0);
+    EXPECT_GE(huge.bytes, plain.bytes);
+    EXPECT_LT(huge.bytes, plain.bytes + unit_bytes(backing));
+    EXPECT_EQ(huge.layers[1].scales_offset, plain.layers[1].scales_offset);
+    EXPECT_EQ(huge.layers[0].bytes, plain.layers[0].bytes);
+    EXPECT_EQ(huge.layers[1].weights_offset + huge.layers[1].bytes, huge.bytes);
+  }
+}
+
+// 188.8 GiB of tables take 264 GiB, as the ledger says.
+TEST(BackingLayout, PinnedRoundingTakesThePowerOfTwoOfEachArray) {
+  const engram::Geometry geometry = engram::make_geometry(engram::preset("deepseek-v4.1-flash"), 1.0);
+  StorageSpec storage;
+  storage.backing = Backing::anon;
+  storage.pinned_rounding = PinnedRounding::power_of_two;
+  const BackingLayout backing = make_backing_layout(geometry, engram::make_shard(geometry, 1, 0), storage);
+  EXPECT_EQ(backing.bytes, std::int64_t{264} << 30);
+  EXPECT_EQ(backing.layers[0].scales_offset, std::int64_t{128} << 30);
+  EXPECT_EQ(backing.layers[1].weights_offset, std::int64_t{132} << 30);
+}
+
 }  // namespace
 }  // namespace eb::plan

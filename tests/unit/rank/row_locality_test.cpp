@@ -35,7 +35,7 @@ class RowLocalityTest : public ::testing::TestWithParam<plan::Layout> {
   }
 
   RowLocality count(std::int64_t row, int node) const {
-    return count_locality(geometry, shard, GetParam(), ids_of(row), 0, mapping.data(), node);
+    return count_locality(geometry, shard, places, ids_of(row), 0, mapping.data(), node);
   }
 
   engram::Model model = engram::preset("deepseek-v4.1-flash");

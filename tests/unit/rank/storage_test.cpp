@@ -34,17 +34,20 @@ TEST(Sharing, FollowsBackingAndPolicy) {
   EXPECT_EQ(sharing_of(spec(Backing::shm, PolicyKind::stock)), Sharing::named);
   EXPECT_EQ(sharing_of(spec(Backing::memfd, PolicyKind::none)), Sharing::descriptor);
   EXPECT_EQ(sharing_of(spec(Backing::anon, PolicyKind::none)), Sharing::private_);
+  for (const Backing backing : {Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp}) {
+    EXPECT_EQ(sharing_of(spec(backing, PolicyKind::bind)), Sharing::descriptor);
+  }
+  EXPECT_EQ(sharing_of(spec(Backing::anon_thp, PolicyKind::bind)), Sharing::private_);
   EXPECT_EQ(sharing_of(spec(Backing::stub, PolicyKind::stock)), Sharing::none);
   EXPECT_EQ(sharing_of(spec(Backing::hbm, PolicyKind::bind)), Sharing::device);
 }
 
 TEST(Sharing, WhatIsNotBuiltIsRefusedByName) {
   using plan::Backing;
-  for (const Backing backing :
-       {Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp, Backing::anon_thp, Backing::cuda_host_numa}) {
-    expect_usage(spec(backing, plan::PolicyKind::none), plan::name(backing));
+  expect_usage(spec(Backing::cuda_host_numa, plan::PolicyKind::none), "cuda-host-numa");
+  for (const Backing backing : {Backing::memfd, Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp}) {
+    expect_usage(spec(backing, plan::PolicyKind::stock), plan::name(backing));
   }
-  expect_usage(spec(Backing::memfd, plan::PolicyKind::stock), "stock");
   plan::StorageSpec copies = spec(Backing::shm, plan::PolicyKind::none);
   copies.copies = "per-numa-node";
   expect_usage(copies, "per-numa-node");

@@ -1,0 +1,29 @@
+// Every combination of storage settings that a scenario may have, out of the words that the key table knows: none can
+// be forgotten here, and one that becomes valid is tested from then on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/plan/scenario.h"
+
+namespace eb::contract {
+
+struct Combination {
+  plan::TableMode mode{};
+  plan::Backing backing{};
+  plan::PolicyKind policy{};
+  std::string copies;
+
+  // "shared_hugetlb_2m_bind_one": a test's name.
+  [[nodiscard]] std::string text() const;
+};
+
+// The scenario file of a combination: two replicas of two ranks, two layers, replicas with different batches, one of
+// them idle in every second step. `backend`: cpu, or fake with device graphs recorded piecewise.
+[[nodiscard]] std::string scenario_text(const Combination& combination, const std::string& backend);
+
+// Those that `plan` takes. Bounds (hbm, stub) are no arms and hold no table in host memory.
+[[nodiscard]] const std::vector<Combination>& valid_combinations();
+
+}  // namespace eb::contract

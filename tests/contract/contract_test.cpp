@@ -1,0 +1,172 @@
+// What must hold before any timing of a combination is believed: all readers see the same bytes, the load has
+// overwritten every byte that was there before, replicas with different and with no tokens read the right rows, and so
+// do steps whose work is recorded and replayed.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "harness/base/error.h"
+#include "harness/base/sha256.h"
+#include "harness/engram/shards.h"
+#include "harness/rank/tables/table_writer.h"
+#include "harness/supervise/reroll.h"
+#include "tests/contract/combinations.h"
+
+namespace eb::contract {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string expected_hash(const plan::Scenario& scenario, const engram::Geometry& geometry,
+                          const engram::Shard& shard) {
+  const plan::BackingLayout places = plan::make_backing_layout(geometry, shard, scenario.storage);
+  std::vector<std::byte> memory(static_cast<std::size_t>(places.bytes));
+  const auto source = rank::make_synthetic_source(geometry, scenario.seed);
+  rank::write_tables(*source, geometry, shard, scenario.storage.layout, places, memory.data(), 1, {});
+  return sha256_hex(memory);
+}
+
+control::RunSlot checked_slot(const plan::Scenario& scenario, std::uint16_t number, std::int64_t first_step,
+                              std::int64_t steps) {
+  control::RunSlot slot;
+  slot.slot = number;
+  slot.prefetch_json = plan::to_json(scenario);
+  slot.first_step = first_step;
+  slot.steps = steps;
+  slot.check = true;  // ids and gathered rows of the last step against the reference: a difference ends the slot
+  return slot;
+}
+
+// Own tokens of the replicas in a slot, by replica; every rank of a replica must say the same.
+std::map<int, std::int64_t> tokens_by_replica(const std::vector<supervise::SlotReport>& reports, int tp) {
+  std::map<int, std::set<std::int64_t>> seen;
+  for (const supervise::SlotReport& report : reports) {
+    seen[report.rank / tp].insert(Json::parse(report.facts_json).at("own_tokens").get<std::int64_t>());
+  }
+  std::map<int, std::int64_t> tokens;
+  for (const auto& [replica, values] : seen) {
+    EXPECT_EQ(values.size(), 1U) << "ranks of replica " << replica;
+    tokens[replica] = *values.begin();
+  }
+  return tokens;
+}
+
+void expect_rows_compared(const std::vector<supervise::SlotReport>& reports, const plan::Scenario& scenario) {
+  for (const supervise::SlotReport& report : reports) {
+    const Json rows = Json::parse(report.facts_json).at("checks").at("rows");
+    const bool idle = scenario.workload.step_tokens(report.rank / scenario.parallel.tp, 2) == 0;
+    if (!idle) {
+      ASSERT_TRUE(rows.is_object()) << "rank " << report.rank;
+      EXPECT_GT(rows.at("compared").get<std::int64_t>(), 0) << "rank " << report.rank;
+    }
+  }
+}
+
+class Contract : public ::testing::TestWithParam<Combination> {
+ protected:
+  // The plan on this machine, or a skip that says what is missing.
+  void prepare(const std::string& backend) {
+    plan_ = plan::parse_plan(scenario_text(GetParam(), backend), ".", {});
+    for (const supervise::Obstacle& one : supervise::preflight(plan_)) {
+      if (one.exit == Exit::skipped) GTEST_SKIP() << GetParam().text() << ": " << one.text;
+      FAIL() << one.text;
+    }
+    geometry_ = engram::make_geometry(plan_.base.model.base, plan_.base.model.table_scale);
+    layout_ = plan::make_layout(plan_.base, geometry_);
+  }
+
+  void expect_same_bytes(const std::vector<supervise::SlotReport>& reports) const {
+    ASSERT_EQ(reports.size(), layout_.ranks.size());
+    for (const supervise::SlotReport& report : reports) {
+      const plan::RankPlace& place = layout_.ranks[static_cast<std::size_t>(report.rank)];
+      EXPECT_EQ(Json::parse(report.facts_json).at("mapping_sha256").get<std::string>(),
+                expected_hash(plan_.base, geometry_, place.shard))
+          << "rank " << report.rank << ", backing " << place.backing;
+    }
+  }
+
+  plan::Plan plan_;
+  engram::Geometry geometry_;
+  plan::RunLayout layout_;
+};
+
+TEST_P(Contract, ReadersSeeTheLoadedBytesAndUnevenReplicasTheirRows) {
+  ASSERT_NO_FATAL_FAILURE(prepare("cpu"));
+  if (IsSkipped()) return;
+  supervise::Reroll reroll(plan_.base, layout_, {});
+  // Steps 0 and 1: replica 1 has two tokens, then none; step 2: two again.
+  const auto first = reroll.run_slot(checked_slot(plan_.base, 0, 0, 2));
+  expect_same_bytes(first);
+  EXPECT_EQ(tokens_by_replica(first, plan_.base.parallel.tp), (std::map<int, std::int64_t>{{0, 12}, {1, 2}}));
+  const auto second = reroll.run_slot(checked_slot(plan_.base, 1, 2, 1));
+  expect_same_bytes(second);  // reading has changed nothing
+  EXPECT_EQ(tokens_by_replica(second, plan_.base.parallel.tp), (std::map<int, std::int64_t>{{0, 6}, {1, 2}}));
+  expect_rows_compared(second, plan_.base);
+  reroll.tear_down();
+}
+
+// On the fake backend, which holds a step's recorded pieces to the rules of a device graph.
+TEST_P(Contract, ReplayedStepsReadTheSameRows) {
+  ASSERT_NO_FATAL_FAILURE(prepare("fake"));
+  if (IsSkipped()) return;
+  supervise::Reroll reroll(plan_.base, layout_, {});
+  std::set<std::string> digests;
+  for (std::uint16_t n = 0; n < 3; ++n) {  // plainly, recorded, replayed
+    const auto reports = reroll.run_slot(checked_slot(plan_.base, n, 2, 1));
+    expect_rows_compared(reports, plan_.base);
+    expect_same_bytes(reports);
+    digests.insert(Json::parse(reports[0].facts_json).at("digests").at("rows").get<std::string>());
+  }
+  EXPECT_EQ(digests.size(), 1U);
+  reroll.tear_down();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Contract, ::testing::ValuesIn(valid_combinations()),
+                         [](const auto& info) { return info.param.text(); });
+
+// The list is made of the words of the scenario file, so it can only fall short where `plan` refuses what is built.
+TEST(Combinations, HoldEveryTableModeBackingAndPolicyThatIsBuilt) {
+  std::set<plan::TableMode> modes;
+  std::set<plan::Backing> backings;
+  std::set<plan::PolicyKind> policies;
+  for (const Combination& one : valid_combinations()) {
+    modes.insert(one.mode);
+    backings.insert(one.backing);
+    policies.insert(one.policy);
+  }
+  EXPECT_EQ(modes.size(), 3U);
+  for (const plan::Backing backing :
+       {plan::Backing::shm, plan::Backing::memfd, plan::Backing::hugetlb_2m, plan::Backing::hugetlb_1g,
+        plan::Backing::shm_thp, plan::Backing::anon, plan::Backing::anon_thp}) {
+    EXPECT_TRUE(backings.contains(backing)) << plan::name(backing);
+  }
+  for (const plan::PolicyKind policy : {plan::PolicyKind::none, plan::PolicyKind::stock, plan::PolicyKind::bind,
+                                        plan::PolicyKind::preferred, plan::PolicyKind::interleave}) {
+    EXPECT_TRUE(policies.contains(policy)) << plan::name(policy);
+  }
+}
+
+// Tables are never shared over the border of a host, in any table mode that has groups.
+TEST(HostBorder, NoGroupCrossesIt) {
+  for (const int tp : {1, 2, 4}) {
+    for (const int hosts : {1, 2, 4}) {
+      const int dp = 8;
+      const int ranks = tp * dp;
+      std::vector<int> host_of(static_cast<std::size_t>(ranks));
+      for (int rank = 0; rank < ranks; ++rank) host_of[static_cast<std::size_t>(rank)] = rank / (ranks / hosts);
+      const int size = engram::edp_group_size(host_of, dp, tp);
+      EXPECT_EQ(size, dp / hosts);
+      for (const std::vector<int>& group : engram::edp_groups(ranks, tp, size)) {
+        std::set<int> found;
+        for (const int rank : group) found.insert(host_of[static_cast<std::size_t>(rank)]);
+        EXPECT_EQ(found.size(), 1U) << "tp " << tp << ", hosts " << hosts;
+      }
+    }
+  }
+  EXPECT_EQ(engram::edp_group_size(std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}, 4, 2), 1);  // replicas over two hosts
+}
+
+}  // namespace
+}  // namespace eb::contract
