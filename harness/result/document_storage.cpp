@@ -174,10 +174,14 @@ Json registration(const RerollRecord& reroll, const plan::Scenario& scenario, co
   if (off_host(scenario.storage.backing)) return list;
   for (const plan::BackingPlace& backing : layout.backings) {
     Json ranks = Json::array();
+    std::map<int, const supervise::StageReport*> by_rank;  // reports come in the order in which ranks ended
     for (const supervise::StageReport& stage : reroll.storage.stages) {
-      const bool reader =
-          std::find(backing.readers.begin(), backing.readers.end(), stage.rank) != backing.readers.end();
-      if (stage.stage != control::Stage::register_ || !reader) continue;
+      if (stage.stage == control::Stage::register_) by_rank[stage.rank] = &stage;
+    }
+    for (const int reader : backing.readers) {
+      const auto found = by_rank.find(reader);
+      if (found == by_rank.end()) continue;  // it failed before
+      const supervise::StageReport& stage = *found->second;
       ranks.push_back({{"rank", stage.rank},
                        {"leader", stage.rank == backing.leader},
                        {"minor_faults", stage.minor_faults},

@@ -1,5 +1,5 @@
-"""Backings of huge pages, pinned rounding and who faulted what, in whole runs. What this machine cannot give is skipped by
-name; tests/guest has the rest."""
+"""Backings of huge pages, pinned rounding and who faulted what, in whole runs. What this machine cannot give is skipped
+by name; tests/guest has the rest."""
 
 from __future__ import annotations
 

@@ -139,16 +139,21 @@ TEST(Checks, StockIsVllmsOrder) {
 }
 
 TEST(Checks, WhatIsNotBuiltIsRefusedByName) {
-  const std::vector<Setting> refused{{"storage.backing", "hugetlb-1g"}, {"storage.policy", "weighted:0=3,1=1"},
-                                     {"storage.policy", "consumer"},    {"storage.copies", "per-numa-node"},
-                                     {"workload.kind", "replay"},       {"workload.kind", "remote"},
-                                     {"workload.kind", "lookup"},       {"model.preset", "deepep-default"}};
+  const std::vector<Setting> refused{{"storage.backing", "cuda-host-numa"}, {"storage.policy", "weighted:0=3,1=1"},
+                                     {"storage.policy", "consumer"},        {"storage.copies", "per-numa-node"},
+                                     {"workload.kind", "replay"},           {"workload.kind", "remote"},
+                                     {"workload.kind", "lookup"},           {"model.preset", "deepep-default"}};
   for (const Setting& setting : refused) {
     const std::string text = error_of({setting});
     EXPECT_THAT(text, HasSubstr("not in this version")) << setting.value;
     EXPECT_THAT(text, HasSubstr(setting.key)) << setting.value;
   }
   EXPECT_THAT(error_of({{"storage.policy", "weighted:0"}}), HasSubstr("node=weight"));  // checked before it is refused
+}
+
+TEST(Checks, PinnedRoundingIsOfPrivateMemory) {
+  EXPECT_THAT(error_of({{"storage.pinned_rounding", "power-of-two"}}), HasSubstr("anon or anon-thp, found shm"));
+  EXPECT_THAT(error_of({{"storage.pinned_rounding", "twice"}}), HasSubstr("power-of-two"));
 }
 
 TEST(Checks, WorkloadsHaveTokens) {
