@@ -108,7 +108,8 @@ bool take_field(std::string_view word, NumaMapsEntry& entry) {
   if (key.front() == 'N' && to_number(key.substr(1), 10, node)) {
     entry.node_pages[node] = value;
   } else {
-    entry.counts[std::string(key)] = value;
+    if (entry.counts.empty()) entry.counts.reserve(4);
+    entry.counts.emplace_back(key, value);
   }
   return true;
 }

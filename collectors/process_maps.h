@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace eb::collectors {
@@ -18,7 +19,9 @@ struct NumaMapsEntry {
   std::string file;                        // unescaped, "(deleted)" kept; empty for anonymous
   std::map<int, std::int64_t> node_pages;  // in units of kernel_page_bytes
   std::int64_t kernel_page_bytes = 4096;
-  std::map<std::string, std::int64_t> counts;  // anon, dirty, mapped, mapmax, swapcache, active, writeback
+  // anon, dirty, mapped, mapmax, swapcache, active, writeback, in the order of the line. No map: nodes of one took
+  // two fifths of the parser's time.
+  std::vector<std::pair<std::string, std::int64_t>> counts;
   bool huge = false;
   std::string raw;
 };
