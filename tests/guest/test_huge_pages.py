@@ -1,5 +1,5 @@
 """Huge pages on two nodes: pools of 2 MiB and 1 GiB pages by node, transparent huge pages of shared and private memory.
-Pools and switches are set in the guest alone."""
+Pools and switches are set in the guest alone; the page of 1 GiB is reserved when it boots."""
 
 from __future__ import annotations
 
@@ -97,28 +97,21 @@ def test_hugetlb_pages_lie_where_the_policy_says(bench: Bench, pool: None, polic
 
 def test_without_pretouch_every_readers_own_policy_places_hugetlb_pages(bench: Bench, pool: None) -> None:
     """A hugetlb file keeps no policy: a peer that registers first places pages by the policy of its own mapping."""
-    for order in ("concurrent", "serial", "leader-first"):
-        settings = {"storage.backing": "hugetlb-2m", "storage.policy": "bind:1", "storage.pretouch": "none"}
-        result = bench.run(settings | {"storage.register": order, "storage.bind_ranks": "0"})
-        assert all(set(found) == {1} for found in pages(result, "A", "after_register")), order
+    settings = {"storage.backing": "hugetlb-2m", "storage.policy": "bind:1", "storage.pretouch": "none"}
+    result = bench.run(settings | {"storage.register": "concurrent", "storage.bind_ranks": "0"})
+    assert all(set(found) == {1} for found in pages(result, "A", "after_register"))
 
 
 def test_a_page_of_1_gib(bench: Bench) -> None:
-    set_pool(1, 1, 1048576)
-    try:
-        settings = {"parallel.tp": 1, "storage.backing": "hugetlb-1g", "storage.policy": "bind:1"}
-        result = bench.run(settings)
-        (backing,) = snapshots(result, "A")[0]["backings"]
-        assert backing["kernel_page_bytes"] == backing["bytes"] == 1 << 30
-        assert backing["node_pages"] == {"1": 1}
-        (found,) = pages(result)
-        assert found == {1: 1}
-        assert ledger(result)["observed"]["backing_allocated_bytes"] == 1 << 30
-        assert ledger(result)["observed"]["node_growth_bytes"] == 1 << 30
-        bench.run(settings | {"storage.policy": "bind:0"}, code=77)
-        assert "no pool of 1.0 GiB" in bench.error
-    finally:
-        set_pool(1, 0, 1048576)
+    settings = {"parallel.tp": 1, "storage.backing": "hugetlb-1g", "storage.policy": "bind:1"}
+    result = bench.run(settings)
+    (backing,) = snapshots(result, "A")[0]["backings"]
+    assert backing["kernel_page_bytes"] == backing["bytes"] == 1 << 30
+    assert pages(result) == [{1: 1}]
+    assert ledger(result)["observed"]["backing_allocated_bytes"] == 1 << 30
+    assert ledger(result)["observed"]["node_growth_bytes"] == 1 << 30
+    bench.run(settings | {"storage.policy": "bind:0"}, code=77)
+    assert "NUMA node 0 has no pool of 1.0 GiB" in bench.error
 
 
 @pytest.fixture
