@@ -309,19 +309,9 @@ std::map<int, std::string> bus_ids(const std::string& root) {
   return found;
 }
 
-void read_devices(const std::string& folder, const std::vector<SmapsEntry>& maps, const DeviceUsers& users,
-                  const std::string& root, LiveProcess& process) {
-  const std::map<int, std::string> buses = bus_ids(root);
-  const auto add = [&](int minor, const std::string& bus, const char* source) {
-    process.devices.push_back({minor, bus, bus.empty() ? -1 : placement::read_pci_node(bus, root), source});
-  };
-  if (const auto used = users.find(process.pid); used != users.end()) {
-    for (const std::string& bus : used->second) {
-      const auto at = std::find_if(buses.begin(), buses.end(), [&](const auto& one) { return one.second == bus; });
-      add(at == buses.end() ? -1 : at->first, bus, "nvml");
-    }
-    return;
-  }
+// N of every /dev/nvidiaN that the process has mapped or open, and from which of the two that is known.
+std::map<int, const char*> open_devices(const std::string& folder, const std::vector<SmapsEntry>& maps,
+                                        LiveProcess& process) {
   std::map<int, const char*> minors;
   int error = 0;
   for (const std::string& fd : names_in(folder + "fd", error)) {
@@ -331,6 +321,25 @@ void read_devices(const std::string& folder, const std::vector<SmapsEntry>& maps
   for (const SmapsEntry& entry : maps) {
     if (const int minor = device_minor(entry.file); minor >= 0) minors[minor] = "maps";
   }
+  return minors;
+}
+
+void read_devices(const std::string& folder, const std::vector<SmapsEntry>& maps, const DeviceUsers& users,
+                  const std::string& root, LiveProcess& process) {
+  const std::map<int, std::string> buses = bus_ids(root);
+  const std::map<int, const char*> minors = open_devices(folder, maps, process);
+  const auto add = [&](int minor, const std::string& bus, const char* source) {
+    process.devices.push_back({minor, bus, bus.empty() ? -1 : placement::read_pci_node(bus, root), source});
+  };
+  const auto used = users.find(process.pid);
+  for (const std::string& bus : used == users.end() ? std::vector<std::string>{} : used->second) {
+    const auto at = std::find_if(buses.begin(), buses.end(), [&](const auto& one) { return one.second == bus; });
+    const int minor = at == buses.end() ? -1 : at->first;
+    // NVML numbers processes as the host does: of a container's process of that number it may mean another.
+    const bool contradicted = minor >= 0 && process.unread.empty() && !minors.contains(minor);
+    if (!contradicted) add(minor, bus, "nvml");
+  }
+  if (!process.devices.empty()) return;
   for (const auto& [minor, source] : minors) {
     const auto bus = buses.find(minor);
     add(minor, bus == buses.end() ? "" : bus->second, source);

@@ -86,6 +86,16 @@ def test_a_group_that_shares_a_deleted_file() -> None:
     assert codes(found) & {"pages_on_one_node", "pages_spread"}
 
 
+def test_pages_by_node_are_those_of_the_kernels_own_lines() -> None:
+    with tables(8, 1) as pids:
+        (table,) = look(pids)["tables"]
+        lines = Path(f"/proc/{pids[0]}/numa_maps").read_text().splitlines()
+    (line,) = [one for one in lines if "vllm_engram_test" in one]
+    assert table["node_pages"] == {node: int(pages) for node, pages in re.findall(r" N(\d+)=(\d+)", line)}
+    assert int(table["readers"][0]["address"], 16) == int(line.split()[0], 16)
+    assert table["readers"][0]["policies"] == [line.split()[1]]
+
+
 def test_what_a_process_may_and_holds_is_what_the_kernel_says() -> None:
     cpu = min(os.sched_getaffinity(0))
     with tables(4, 1, "--cpus", str(cpu)) as pids:

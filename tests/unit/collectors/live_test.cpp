@@ -71,6 +71,7 @@ class FakeProc : public testing::Test {
 
   // Process `pid` has /dev/nvidiaN open, and N hangs on a bus address with a NUMA node.
   void device(int pid, int minor, const std::string& bus, int node) const {
+    fs::create_directories(root + fmt::format("/proc/{}/fd", pid));
     fs::create_symlink(fmt::format("/dev/nvidia{}", minor), root + fmt::format("/proc/{}/fd/{}", pid, 10 + minor));
     write("/proc/driver/nvidia/gpus/" + bus + "/information",
           fmt::format("Model: \t\t NVIDIA H200\nBus Location: \t {}\nDevice Minor: \t {}\n", bus, minor));
@@ -224,6 +225,16 @@ TEST_F(FakeProc, NvmlSaysOnWhichOfTheOpenDevicesAProcessComputes) {
   EXPECT_EQ(known.processes[0].devices[0].node, 1);
   EXPECT_NE(texts(known, "pages_on_one_node")[0].find("readers' GPUs are on node 1"), std::string::npos);
   EXPECT_TRUE(nvml_device_users(R"({"value": null, "reason": "no NVML"})").empty());
+}
+
+TEST_F(FakeProc, ADeviceThatTheProcessDoesNotHaveOpenIsNotBelieved) {
+  process(10, "0-3", {table(0x7f0000000000, "N0=1024", 4096)});
+  device(10, 0, "0000:18:00.0", 0);
+  device(11, 1, "0000:98:00.0", 1);  // of another process: NVML means the host's process 10
+  const Observation found = look({10}, {}, {{10, {"0000:98:00.0"}}});
+  ASSERT_EQ(found.processes[0].devices.size(), 1U);
+  EXPECT_EQ(found.processes[0].devices[0].minor, 0);
+  EXPECT_EQ(found.processes[0].devices[0].source, "fd");
 }
 
 TEST_F(FakeProc, DriverMappingsAreAProcessesOwnAndOnlyLargeOnes) {
