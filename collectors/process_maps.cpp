@@ -105,12 +105,7 @@ bool take_field(std::string_view word, NumaMapsEntry& entry) {
   if (key.empty() || !to_number(text, 10, value)) return false;
   int node = 0;
   if (key == "kernelpagesize_kB") return value > 0 && to_bytes(value, entry.kernel_page_bytes);
-  if (key.front() == 'N' && to_number(key.substr(1), 10, node)) {
-    entry.node_pages[node] = value;
-  } else {
-    if (entry.counts.empty()) entry.counts.reserve(4);
-    entry.counts.emplace_back(key, value);
-  }
+  if (key.front() == 'N' && to_number(key.substr(1), 10, node)) entry.node_pages[node] = value;
   return true;
 }
 

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace eb::collectors {
@@ -19,11 +18,8 @@ struct NumaMapsEntry {
   std::string file;                        // unescaped, "(deleted)" kept; empty for anonymous
   std::map<int, std::int64_t> node_pages;  // in units of kernel_page_bytes
   std::int64_t kernel_page_bytes = 4096;
-  // anon, dirty, mapped, mapmax, swapcache, active, writeback, in the order of the line. No map: nodes of one took
-  // two fifths of the parser's time.
-  std::vector<std::pair<std::string, std::int64_t>> counts;
   bool huge = false;
-  std::string raw;
+  std::string raw;  // anon, dirty, mapped, mapmax, swapcache, active and writeback stay here alone
 };
 // Lines that are not of the form are skipped and counted in `skipped` (may be null).
 [[nodiscard]] std::vector<NumaMapsEntry> parse_numa_maps(std::string_view text, std::int64_t* skipped);

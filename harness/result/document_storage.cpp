@@ -243,7 +243,7 @@ std::optional<Oversubscription> oversubscription(const Record& record) {
 
 namespace {
 
-constexpr double kThpCovered = 0.9;  // of a mapping's resident bytes
+constexpr double kThpCovered = 0.95;  // of a mapping's resident bytes
 
 // Transparent huge pages are a wish: how much of each reader's mapping lies in them, where it is little.
 void add_thp_warnings(const Record& record, const RerollRecord& reroll, std::vector<Warning>& list) {

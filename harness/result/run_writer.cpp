@@ -333,12 +333,16 @@ void RunWriter::require_placement(const RerollRecord& reroll, const std::string&
   const placement::EffectivePolicy policy = placement::resolve(storage.policy, record_.topology);
   const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, label);
   if (ranks.empty()) return;
-  // numa_maps counts transparent huge pages in system pages, hugetlb pages as one each.
-  const std::int64_t granule =
-      plan::is_thp(storage.backing) ? plan::unit_bytes(storage.backing) / plan::unit_bytes(plan::Backing::shm) : 1;
   for (const plan::BackingPlace& backing : record_.layouts[arm].backings) {
-    const auto pages = observed_pages(backing_pages(backing, ranks, Json()));
+    const Json seen = backing_pages(backing, ranks, Json());
+    const auto pages = observed_pages(seen);
     if (pages.empty()) continue;
+    // numa_maps counts a hugetlb page as one, a transparent huge page in system pages; so does move_pages with both.
+    const auto system_page = plan::unit_bytes(plan::Backing::shm);
+    const std::int64_t counted = seen.at("node_pages").contains("reason")
+                                     ? system_page
+                                     : seen.value("kernel_page_bytes", Json(system_page)).get<std::int64_t>();
+    const std::int64_t granule = std::max<std::int64_t>(1, plan::unit_bytes(storage.backing) / counted);
     const std::vector<std::string> broken = placement::broken_promises(policy, pages, storage.tolerance, granule);
     if (broken.empty()) continue;
     const std::string text =

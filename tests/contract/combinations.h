@@ -2,6 +2,7 @@
 // be forgotten here, and one that becomes valid is tested from then on.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct Combination {
 
   // "shared_hugetlb_2m_bind_one": a test's name.
   [[nodiscard]] std::string text() const;
+  // What GoogleTest prints of a parameter.
+  friend void PrintTo(const Combination& one, std::ostream* out) { *out << one.text(); }
 };
 
 // The scenario file of a combination: two replicas of two ranks, two layers, replicas with different batches, one of
