@@ -220,9 +220,7 @@ VerifyReport verify(const std::string& path) {
   return report;
 }
 
-// Reports of all runs, in their order; on as many threads as there are CPUs. Errors: that of the first run that has
-// one.
-std::vector<VerifyReport> verify_all(const std::vector<Run>& runs) {
+std::vector<VerifyReport> verify_all(const std::vector<std::string>& paths) {
   std::vector<VerifyReport> reports(paths.size());
   std::vector<std::exception_ptr> errors(paths.size());
   std::atomic<std::size_t> next = 0;
