@@ -127,6 +127,28 @@ def test_huge_pages_asked_for_and_not_covered() -> None:
     assert finding["text"] == "THP asked for (madvise), 0.0 % covered"
 
 
+def test_huge_pages_asked_for_too_late_cover_a_part() -> None:
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not enabled.exists() or "[madvise]" not in enabled.read_text():
+        pytest.skip("needs transparent huge pages for whoever asks (madvise), for no one else")
+    size = 128 * MIB
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        touched = size * 3 // 4
+        memory[:touched] = bytes(touched)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        memory[touched:] = bytes(size - touched)
+        found = look([os.getpid()], "--min-size", "128M")
+    (finding,) = [one for one in found["findings"] if one["code"] == "thp_not_covered"]
+    share = re.fullmatch(r"THP asked for \(madvise\), (\d+\.\d) % covered", finding["text"])
+    assert share is not None
+    assert 20 < float(share[1]) < 90, "a quarter, and what the kernel has put together since"
+    table = found["tables"][finding["table"]]
+    assert table["huge_pages"]["asked_by"] == "madvise"
+    assert float(share[1]) == pytest.approx(
+        100 * table["huge_pages"]["mapped_bytes"] / table["present_bytes"], abs=0.06
+    )
+
+
 def test_the_table_for_people_says_the_same() -> None:
     with tables(8, 2) as pids:
         text = run(*pids_of(pids)).stdout
