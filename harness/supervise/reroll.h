@@ -48,6 +48,7 @@ struct StorageReport {
   std::vector<StageReport> stages;
   std::vector<SnapshotReport> snapshots;
   std::vector<DegradedBinding> degraded;  // by rank; empty unless Options::allow_degraded
+  std::vector<int> pids;                  // of each rank
   std::int64_t ranks_ready_ns = 0;        // from the start of the processes to the last Ready
 };
 
