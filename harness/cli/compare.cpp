@@ -76,12 +76,14 @@ int run_compare(const CompareArguments& arguments, const Globals& globals) {
     fail(Exit::usage, "--gate needs experiment.pairs of at least {}, found {}: fewer cannot reach 5 % in a sign test",
          kGatePairs, pairs);
   }
-  const result::Json document = {
-      {"comparisons", judgement.comparisons}, {"hypotheses", judgement.hypotheses}, {"gate_exit", judgement.gate_exit}};
+  const result::Json document = {{"comparisons", judgement.comparisons},
+                                 {"hypotheses", judgement.hypotheses},
+                                 {"grid_caps", judgement.grid_caps},
+                                 {"gate_exit", judgement.gate_exit}};
   if (globals.json) {
     fmt::print("{}\n", result::dump(document));
   } else {
-    fmt::print("{}", verdict_lines(document, globals.verbose > 0));
+    fmt::print("{}{}", grid_caps_table(document), verdict_lines(document, globals.verbose > 0));
   }
   if (!arguments.gate) return static_cast<int>(Exit::ok);
   const char* words[] = {"gate: passed", "", "", "gate: regression", "gate: inconclusive or void"};

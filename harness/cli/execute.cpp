@@ -10,6 +10,7 @@
 #include "harness/base/sha256.h"
 #include "harness/cli/progress.h"
 #include "harness/measure/experiment.h"
+#include "harness/result/cites.h"
 #include "harness/result/run_writer.h"
 #include "harness/supervise/binding.h"
 #include "placement/topology.h"
@@ -55,6 +56,7 @@ Executed execute(const Prepared& prepared, const Execution& execution, const Glo
   input.topology = placement::read_topology(placement::Devices::read);
   input.floor_key = result::floor_key(prepared.plan, input.topology);
   if (const auto state = result::state_folder()) input.aa_pairs = result::read_floor(*state, input.floor_key);
+  input.cites = result::read_cites(prepared.plan.experiment.cites, input.floor_key);
   input.command_line = execution.command_line;
   input.binary_sha256 = own_hash();
   input.instrument = execution.instrument;

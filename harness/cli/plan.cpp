@@ -17,8 +17,7 @@ namespace {
 
 struct PlanOptions {
   std::string scenario;
-  std::vector<std::string> settings;
-  std::string seed;
+  SettingArguments settings;
   bool print_schema = false;
   bool print_reference = false;
 };
@@ -29,7 +28,7 @@ int run_plan(const PlanOptions& options, const Globals& globals) {
     return static_cast<int>(Exit::ok);
   }
   if (options.scenario.empty()) fail(Exit::usage, "plan: name a scenario file, as in scenarios/quick.json");
-  const plan::Plan plan = load_scenario(options.scenario, parse_settings(options.settings, options.seed));
+  const plan::Plan plan = load_scenario(options.scenario, parse_settings(options.settings), options.settings.with);
   const PlanReport report = make_plan_report(plan);
   fmt::print("{}", globals.json ? plan_report_json(plan, report) : plan_report_text(plan, report));
   return static_cast<int>(Exit::ok);
@@ -41,7 +40,7 @@ void add_plan(CLI::App& app, const Globals& globals, Action& action) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "Check a scenario, expand it, and say what it needs");
   command->add_option("scenario", options->scenario, "Scenario file")->type_name("FILE");
-  add_settings(*command, options->settings, options->seed);
+  add_settings(*command, options->settings);
   command->add_flag("--print-schema", options->print_schema, "Print the JSON Schema of scenario files");
   command->add_flag("--print-reference", options->print_reference, "Print the table of keys as Markdown");
   command->callback(

@@ -220,7 +220,12 @@ std::string plan_report_json(const plan::Plan& plan, const PlanReport& report) {
   json["schedule"] =
       Json{{"rerolls", report.time.rerolls}, {"steps", report.time.steps}, {"timed_steps", report.time.timed_steps}};
   std::int64_t peak = 0;
-  for (const ArmReport& arm : report.arms) peak = std::max(peak, arm.memory.total_bytes());
+  std::int64_t together = 0;
+  for (const ArmReport& arm : report.arms) {
+    peak = std::max(peak, arm.memory.total_bytes());
+    if (!arm.arm->control) together += arm.memory.total_bytes();
+  }
+  if (plan.experiment.coresident) peak = std::max(peak, together);
   json["estimate"] = Json{{"peak_bytes", peak},
                           {"time_low_s", optional(report.time.low_s)},
                           {"time_high_s", optional(report.time.high_s)},

@@ -69,16 +69,21 @@ TimeEstimate estimate_time(const plan::Plan& plan, const std::vector<ArmReport>&
   std::vector<std::int64_t> steps_of_arm(plan.arms.size(), 0);
   for (const measure::RerollPlan& reroll : measure::make_schedule(plan)) {
     ++estimate.rerolls;
-    const ArmReport& owner = arms.at(reroll.allocated_for);
-    const double cores = std::max(1, std::min(cpus, owner.arm->scenario.ranks()));
-    low += reroll_seconds(owner, kFast, cores);
-    high += reroll_seconds(owner, kSlow, cores);
+    std::vector<std::size_t> owners = reroll.coresident;
+    if (owners.empty()) owners.push_back(reroll.allocated_for);
+    for (const std::size_t arm : owners) {
+      const ArmReport& owner = arms.at(arm);
+      const double cores = std::max(1, std::min(cpus, owner.arm->scenario.ranks()));
+      low += reroll_seconds(owner, kFast, cores);
+      high += reroll_seconds(owner, kSlow, cores);
+    }
     const auto add = [&](const measure::SlotPlan& slot) {
       steps_of_arm.at(slot.arm) += slot.steps;
       if (slot.kind == measure::SlotKind::timed) estimate.timed_steps += slot.steps;
     };
     std::for_each(reroll.checks.begin(), reroll.checks.end(), add);
     for (const auto& block : reroll.blocks) std::for_each(block.begin(), block.end(), add);
+    std::for_each(reroll.observed.begin(), reroll.observed.end(), add);
     for (const std::size_t arm : reroll.arms) steps_of_arm.at(arm) += reroll.warm_up_steps;
     for (const std::size_t arm : reroll.controls) steps_of_arm.at(arm) += reroll.warm_up_steps;
   }

@@ -55,6 +55,8 @@ void ProgressLine::block_done(const measure::RerollPlan& reroll, int block) {
   ++done_;
 }
 
+bool ProgressLine::pair_done(int pair) { return next_.pair_done(pair); }
+
 void ProgressLine::reroll_steady(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) {
   next_.reroll_steady(reroll, storage);
 }

@@ -24,6 +24,7 @@ class ProgressLine final : public measure::Observer {
                  const std::vector<measure::StepValues>& values) override;
   void warm_up_done(const measure::WarmUp& warm_up) override;
   void block_done(const measure::RerollPlan& reroll, int block) override;
+  bool pair_done(int pair) override;
   void reroll_steady(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) override;
   void reroll_done(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) override;
 

@@ -26,8 +26,7 @@ namespace {
 struct RunArguments {
   std::string scenario;
   std::string output;
-  std::vector<std::string> settings;
-  std::string seed;
+  SettingArguments settings;
   bool force = false;
   bool dry_run = false;
   double rank_timeout_s = 60;
@@ -66,11 +65,19 @@ int print_schedule(const Prepared& prepared, const std::vector<supervise::Obstac
       }
       blocks.push_back(order);
     }
+    const auto name = [&](std::size_t arm) { return prepared.plan.arms[arm].name; };
+    std::string allocated = name(reroll.allocated_for);
+    for (std::size_t i = 0; i < reroll.coresident.size(); ++i) {
+      allocated = (i == 0 ? "" : allocated + " and ") + name(reroll.coresident[i]);
+    }
+    std::string observed;
+    for (const measure::SlotPlan& slot : reroll.observed) observed += (observed.empty() ? "" : " ") + name(slot.arm);
     rerolls.push_back({{"reroll", reroll.index},
                        {"pair", reroll.pair},
-                       {"allocated_for", prepared.plan.arms[reroll.allocated_for].name},
+                       {"allocated_for", allocated},
                        {"warm_up_steps", reroll.warm_up_steps},
-                       {"blocks", blocks}});
+                       {"blocks", blocks},
+                       {"observed", observed}});
   }
   result::Json stops = result::Json::array();
   for (const supervise::Obstacle& one : obstacles)
@@ -90,6 +97,7 @@ int print_schedule(const Prepared& prepared, const std::vector<supervise::Obstac
     for (std::size_t b = 0; b < reroll["blocks"].size(); ++b) {
       fmt::print("    block {}: {}\n", b, reroll["blocks"][b].get<std::string>());
     }
+    if (reroll["observed"] != "") fmt::print("    observed: {}\n", reroll["observed"].get<std::string>());
   }
   for (const supervise::Obstacle& one : obstacles) {
     fmt::print("  would stop here (exit {}): {}\n", static_cast<int>(one.exit), one.text);
@@ -121,7 +129,7 @@ bool rehearse_on_one_node(plan::Plan& plan) {
 int run_scenario(const RunArguments& arguments, const std::string& command_line, const Globals& globals) {
   refuse_unbuilt(arguments);
   if (!std::isfinite(arguments.rank_timeout_s)) fail(Exit::usage, "--rank-timeout: expected seconds, found no number");
-  plan::Plan loaded = load_scenario(arguments.scenario, parse_settings(arguments.settings, arguments.seed));
+  plan::Plan loaded = load_scenario(arguments.scenario, parse_settings(arguments.settings), arguments.settings.with);
   const bool rehearsal = arguments.allow_single_node && rehearse_on_one_node(loaded);
   const Prepared prepared = prepare(std::move(loaded));
   if (arguments.instrument == "both") {
@@ -166,7 +174,7 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
   auto arguments = std::make_shared<RunArguments>();
   command->add_option("SCENARIO", arguments->scenario, "Scenario file (JSON)")->required();
   command->add_option("-o,--output", arguments->output, "Folder of the result [results/NAME-UTCTIME]");
-  add_settings(*command, arguments->settings, arguments->seed);
+  add_settings(*command, arguments->settings);
   command->add_flag("--force", arguments->force, "Overwrite the run in the output folder");
   command->add_flag("--dry-run", arguments->dry_run,
                     "Print the order of the run and what would stop it; start nothing");
@@ -190,8 +198,7 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
   command->callback([arguments, &globals, &action] {
     action = [arguments, &globals] {
       std::string line = "engram-bench run " + arguments->scenario;
-      for (const std::string& setting : arguments->settings) line += " --set " + setting;
-      if (!arguments->seed.empty()) line += " --seed " + arguments->seed;
+      line += arguments->settings.line();
       return run_scenario(*arguments, line, globals);
     };
   });

@@ -28,8 +28,7 @@ constexpr double kLeastFoundShare = 0.9;
 struct SelftestArguments {
   std::string scenario = "scenarios/selftest.json";
   std::string output;
-  std::vector<std::string> settings;
-  std::string seed;
+  SettingArguments settings;
   int experiments = 5;
   int injected = 0;
   double percent = 10;
@@ -91,7 +90,8 @@ result::AaPairs log_ratios_of(const Json& result) {
   const Json& comparison = result.at("comparisons").at(0);
   const auto add = [&](const Json& finding) {
     if (finding.contains("log_ratios") && !finding.at("log_ratios").empty()) {
-      out[finding.at("metric").get<std::string>()] = finding.at("log_ratios").get<std::vector<double>>();
+      out[result::floor_name(finding.at("metric").get<std::string>())] =
+          finding.at("log_ratios").get<std::vector<double>>();
     }
   };
   add(comparison.at("primary"));
@@ -203,7 +203,7 @@ void print_series(const Json& document, const result::AaPairs& pooled) {
              document["pairs"].get<int>());
   for (const auto& [metric, floor] : document["floors_log"].items()) {
     if (floor.is_number()) fmt::print("  {}: {:.3f} %\n", metric, std::expm1(floor.get<double>()) * 100);
-    if (!floor.is_number() && pooled.contains(metric))
+    if (!floor.is_number() && pooled.contains(result::floor_name(metric)))
       fmt::print("  {}: {}\n", metric, floor["reason"].get<std::string>());
   }
   for (const Json& one : document["series"]) {
@@ -221,7 +221,8 @@ void print_series(const Json& document, const result::AaPairs& pooled) {
 }
 
 int run_selftest(const SelftestArguments& arguments, const Globals& globals) {
-  const plan::Plan base = load_scenario(arguments.scenario, parse_settings(arguments.settings, arguments.seed));
+  const plan::Plan base =
+      load_scenario(arguments.scenario, parse_settings(arguments.settings), arguments.settings.with);
   if (base.experiment.pairs < 2)
     fail(Exit::usage, "selftest: experiment.pairs is {}; pairs need two", base.experiment.pairs);
   const auto state = result::state_folder();
@@ -243,7 +244,7 @@ int run_selftest(const SelftestArguments& arguments, const Globals& globals) {
   run_series(all, base, output, arguments, globals, *state, key);
   if (!arguments.only.empty()) return static_cast<int>(Exit::ok);
   const result::AaPairs pooled = result::read_floor(*state, key);
-  const Json floors = result::floors_section(base.experiment, pooled);
+  const Json floors = result::floors_section(base.experiment, pooled, base.experiment.pairs);
   Json series = Json::array();
   bool passed = true;
   for (const Series& one : all) {
@@ -251,7 +252,7 @@ int run_selftest(const SelftestArguments& arguments, const Globals& globals) {
     series.push_back(count(one, output, floors));
     passed = passed && series.back()["passed"].get<bool>();
   }
-  const auto found = pooled.find(base.experiment.primary);
+  const auto found = pooled.find(result::floor_name(base.experiment.primary));
   const Json document = {{"scenario", base.base.name},
                          {"machine", key.machine},
                          {"fingerprint", key.fingerprint},
@@ -279,7 +280,7 @@ void add_selftest(CLI::App& app, const Globals& globals, Action& action) {
   command->add_option("SCENARIO", arguments->scenario, "Scenario whose first arm is compared with itself")
       ->capture_default_str();
   command->add_option("-o,--output", arguments->output, "Folder of the series [results/selftest-NAME]");
-  add_settings(*command, arguments->settings, arguments->seed);
+  add_settings(*command, arguments->settings);
   command->add_option("--experiments", arguments->experiments, "A/A experiments")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();

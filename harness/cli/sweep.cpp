@@ -30,8 +30,7 @@ struct SweepArguments {
   std::string scenario;
   std::string output;
   std::vector<std::string> axes;
-  std::vector<std::string> settings;
-  std::string seed;
+  SettingArguments settings;
   bool zip = false;
   bool dry_run = false;
   bool resume = false;
@@ -49,13 +48,13 @@ std::vector<Cell> make_cells(const SweepArguments& arguments, const std::string&
   for (const std::string& text : arguments.axes) axes.push_back(parse_axis(text));
   std::vector<Cell> cells;
   for (const std::vector<plan::Setting>& own : combine(axes, arguments.zip)) {
-    std::vector<plan::Setting> settings = parse_settings(arguments.settings, arguments.seed);
+    std::vector<plan::Setting> settings = parse_settings(arguments.settings);
     Cell cell;
     for (const plan::Setting& one : own) {
       settings.push_back(one);
       cell.text += fmt::format("{}{}={}", cell.text.empty() ? "" : " ", one.key, one.value);
     }
-    cell.plan = load_scenario(arguments.scenario, settings);
+    cell.plan = load_scenario(arguments.scenario, settings, arguments.settings.with);
     cell.folder = fmt::format("{}/cell-{:04}", output, cells.size());
     cells.push_back(std::move(cell));
   }
@@ -187,7 +186,7 @@ void add_sweep(CLI::App& app, const Globals& globals, Action& action) {
       ->required()
       ->allow_extra_args(false);
   command->add_flag("--zip", arguments->zip, "Take the axes side by side instead of every combination");
-  add_settings(*command, arguments->settings, arguments->seed);
+  add_settings(*command, arguments->settings);
   command->add_flag("--dry-run", arguments->dry_run, "Print the cells with memory and time; run nothing");
   command->add_flag("--resume", arguments->resume, "Go on with the sweep in the output folder; finished cells stay");
   command

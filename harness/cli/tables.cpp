@@ -249,6 +249,48 @@ std::string ledger_table(const Json& document) {
   return table.size() == 1 ? "" : aligned(table);
 }
 
+std::string grid_caps_table(const Json& document) {
+  const Json caps = document.value("grid_caps", Json());
+  if (!caps.is_object()) return "";
+  std::vector<std::vector<std::string>> table = {{"arm", "asked", "cap", "rows a step", "tiles", "grid", "lookup us",
+                                                  "exposed us", "exposed/step", "front us", "front vs smallest",
+                                                  "step us"}};
+  const auto number = [](const Json& value) {
+    return value.is_number() ? short_number(value.get<double>()) : std::string("-");
+  };
+  for (const Json& cap : caps["caps"]) {
+    const Json& share = cap["exposed_step_share"];
+    const Json& front = cap["front_against_smallest"];
+    std::string slower = "-";
+    if (front.is_object() && front["effect_ratio"].is_number()) {
+      slower = fmt::format("{:+.2f} %", (front["effect_ratio"].get<double>() - 1) * 100);
+    }
+    table.push_back(
+        {cap["arm"].get<std::string>(), cap["asked"].get<std::string>(),
+         std::to_string(cap["cap_programs"].get<std::int64_t>()), number(cap["rows_per_step_and_rank"]),
+         std::to_string(cap["tiles_max"].get<std::int64_t>()), std::to_string(cap["grid_max"].get<std::int64_t>()),
+         number(cap["lookup_us_median"]), number(cap["exposed_us_median"]),
+         share.contains("mean") ? fmt::format("{:.2f} % [{:.2f}, {:.2f}]", share["mean"].get<double>() * 100,
+                                              share["low"].get<double>() * 100, share["high"].get<double>() * 100)
+                                : "-",
+         number(cap["front_us_median"]), slower, number(cap["step_us_median"])});
+  }
+  return aligned(table) + "  " + caps["text"].get<std::string>() + '\n';
+}
+
+std::string observer_lines(const Json& document) {
+  std::string text;
+  const Json pass = document.value("observed_pass", Json::object());
+  for (const Json& arm : pass.value("cost", Json::array())) {
+    const Json& cost = arm["observed_over_timed_step"];
+    if (!cost["value"].is_number()) continue;
+    text += fmt::format("  arm {}: a step takes {:.4f} of its timed length [{:.4f}, {:.4f}]\n",
+                        arm["arm"].get<std::string>(), cost["value"].get<double>(), cost["low"].get<double>(),
+                        cost["high"].get<double>());
+  }
+  return text;
+}
+
 std::string verdict_lines(const Json& document, bool all) {
   std::string text;
   for (const Json& comparison : document["comparisons"]) {
@@ -284,6 +326,10 @@ std::string result_tables(const Json& document, const std::string& folder, bool 
   text += '\n' + checks_line(document);
   const std::string figures = figures_table(document, all_metrics);
   if (!figures.empty()) text += '\n' + figures;
+  const std::string caps = grid_caps_table(document);
+  if (!caps.empty()) text += "\nGrid caps\n" + caps;
+  const std::string observer = observer_lines(document);
+  if (!observer.empty()) text += "\nCost of the observed pass\n" + observer;
   const std::string placement = placement_table(document);
   if (!placement.empty()) text += "\nPages by NUMA node\n" + placement;
   const std::string ledger = ledger_table(document);

@@ -72,6 +72,7 @@ Json to_json(const RunSlot& m) {
           {"check", m.check},
           {"check_hidden", m.check_hidden},
           {"control", m.control},
+          {"observed", m.observed},
           {"inject_stage", m.inject_stage},
           {"inject_percent", m.inject_percent}};
 }
@@ -84,6 +85,7 @@ void from_json(const Json& j, RunSlot& m) {
   m.check = j.at("check").get<bool>();
   m.check_hidden = j.at("check_hidden").get<bool>();
   m.control = j.at("control").get<bool>();
+  m.observed = j.at("observed").get<bool>();
   m.inject_stage = j.at("inject_stage").get<std::string>();
   m.inject_percent = j.at("inject_percent").get<double>();
 }

@@ -55,6 +55,7 @@ struct RunSlot {
   bool check = false;  // compare the last step's ids and gathered rows with the reference; staging poisoned before it
   bool check_hidden = false;  // also the hidden states of sampled tokens (before timing)
   bool control = false;       // the negative control before each step
+  bool observed = false;      // the observed pass: collectors of the rank are on, and its times enter no figure
   std::string inject_stage;   // planted extra work: lookup, front, gather; empty: none
   double inject_percent = 0;  // of what the stage takes in slots without it
 };
@@ -91,7 +92,9 @@ struct SnapshotDone {
 struct SlotDone {
   std::uint16_t slot = 0;
   std::uint64_t event_count = 0;
-  std::string facts_json;  // rows, unique rows/pages/sectors, grid, tiles, collectives' bytes, checks
+  // rows, unique rows/pages/sectors, grid, tiles, collectives' bytes, checks; of an observed slot also "observed", what
+  // the rank's own collectors saw: a list of {name, kernel_replay, seen}
+  std::string facts_json;
 };
 
 struct Failure {

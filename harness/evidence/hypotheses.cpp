@@ -17,12 +17,24 @@ bool decided(Verdict verdict) { return moved(verdict) || verdict == Verdict::sam
 
 void add_effect(Hypothesis& hypothesis, const HypothesisInput& input, const char* metric) {
   const Finding* finding = find(input, metric);
-  if (finding != nullptr && finding->effect) hypothesis.figures[fmt::format("{}_ratio", metric)] = *finding->effect;
+  if (finding == nullptr || !finding->effect) return;
+  if (finding->of_step) {
+    hypothesis.figures[fmt::format("{}_change_step_share", metric)] = *finding->effect - 1;
+  } else {
+    hypothesis.figures[fmt::format("{}_ratio", metric)] = *finding->effect;
+  }
+}
+
+void add_traffic(Hypothesis& hypothesis, const char* what, const Traffic& traffic) {
+  if (!traffic.counted()) return;
+  hypothesis.figures[fmt::format("{}_bytes_per_step_baseline", what)] = *traffic.baseline_bytes;
+  hypothesis.figures[fmt::format("{}_bytes_per_step_arm", what)] = *traffic.arm_bytes;
 }
 
 Hypothesis remote_pages(const HypothesisInput& input) {
   Hypothesis h{"H1", "remote pages dominate the wait", Standing::not_testable, "", {}};
   for (const char* metric : {"lookup_us", "exposed_us", "step_us"}) add_effect(h, input, metric);
+  add_traffic(h, "cross_socket", input.cross_socket);
   const Verdict lookup = verdict_of(find(input, "lookup_us"));
   if (!input.factor.starts_with("storage.")) {
     h.why = "the arms do not move pages";
@@ -33,11 +45,14 @@ Hypothesis remote_pages(const HypothesisInput& input) {
     h.why = "the pages moved, the lookup time did not";
   } else if (!moved(lookup)) {
     h.why = "the lookup time is not decided";
-  } else if (!input.cross_socket_counted) {
-    h.why = "pages and lookup time moved together, but the traffic between the sockets was not counted";
-  } else {
+  } else if (!input.cross_socket.counted()) {
+    h.why = "pages and lookup time moved together, but the traffic between the sockets was not counted: " +
+            input.cross_socket.reason;
+  } else if (input.cross_socket.direction(find(input, "lookup_us")->delta) == (lookup == Verdict::worse ? 1 : -1)) {
     h.standing = Standing::supported;
     h.why = "pages, lookup time and traffic between the sockets moved together";
+  } else {
+    h.why = "pages and lookup time moved together, but the traffic between the sockets did not go along";
   }
   return h;
 }
@@ -45,6 +60,7 @@ Hypothesis remote_pages(const HypothesisInput& input) {
 Hypothesis contention(const HypothesisInput& input) {
   Hypothesis h{"H2", "DP concurrency fights over memory controller or PCIe", Standing::not_testable, "", {}};
   add_effect(h, input, "lookup_us");
+  add_traffic(h, "host", input.host);
   const Verdict lookup = verdict_of(find(input, "lookup_us"));
   if (input.factor != "parallel.dp") {
     h.why = "the arms do not change the number of replicas";
@@ -53,8 +69,12 @@ Hypothesis contention(const HypothesisInput& input) {
   } else if (lookup != Verdict::worse) {
     h.standing = Standing::weakened;
     h.why = "more replicas did not make the lookup slower";
-  } else if (!input.host_counted) {
-    h.why = "more replicas made the lookup slower, but neither the memory controller nor PCIe was counted";
+  } else if (!input.host.counted()) {
+    h.why = "more replicas made the lookup slower, but neither the memory controller nor PCIe was counted: " +
+            input.host.reason;
+  } else if (input.host.direction(find(input, "lookup_us")->delta) <= 0) {
+    h.standing = Standing::weakened;
+    h.why = "more replicas made the lookup slower, but the host's traffic did not rise along";
   } else {
     h.standing = Standing::supported;
     h.why = "more replicas: host traffic rises and the lookup gets slower";
@@ -116,6 +136,12 @@ Hypothesis stealing(const HypothesisInput& input) {
 
 }  // namespace
 
+int Traffic::direction(double delta) const noexcept {
+  if (!counted()) return 0;
+  if (*arm_bytes > *baseline_bytes * (1 + delta)) return 1;
+  return *arm_bytes * (1 + delta) < *baseline_bytes ? -1 : 0;
+}
+
 const char* name(Standing standing) noexcept {
   constexpr const char* kNames[] = {"supported", "weakened", "not_testable"};
   return kNames[static_cast<int>(standing)];
@@ -125,11 +151,11 @@ std::vector<Hypothesis> judge_hypotheses(const HypothesisInput& input) {
   return {remote_pages(input), contention(input), short_lead(input), stealing(input)};
 }
 
-std::string copies_advice(const std::string& factor, bool a1_on_record, bool b1_on_record) {
+std::string copies_advice(const std::string& factor, const std::string& a1, const std::string& b1) {
   if (factor != "storage.copies") return "";
-  if (a1_on_record && b1_on_record) return "";
-  return fmt::format("premature: A1/B1 evidence missing ({}{}{} of this machine)", a1_on_record ? "" : "A1",
-                     !a1_on_record && !b1_on_record ? " and " : "", b1_on_record ? "" : "B1");
+  if (!a1.empty() && !b1.empty()) return fmt::format("rests on A1 ({}) and B1 ({}) of this machine", a1, b1);
+  return fmt::format("premature: A1/B1 evidence missing ({}{}{} of this machine)", a1.empty() ? "A1" : "",
+                     a1.empty() && b1.empty() ? " and " : "", b1.empty() ? "B1" : "");
 }
 
 }  // namespace eb::evidence

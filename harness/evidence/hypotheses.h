@@ -21,11 +21,22 @@ struct Hypothesis {
   std::map<std::string, double> figures;  // name with unit -> value
 };
 
+// Bytes a step of the two arms, as counters saw them in the observed pass.
+struct Traffic {
+  std::optional<double> baseline_bytes;
+  std::optional<double> arm_bytes;
+  std::string reason = "no counter of it was read";  // why one is missing
+
+  [[nodiscard]] bool counted() const noexcept { return baseline_bytes && arm_bytes; }
+  // Up (1), down (-1) or neither (0): a change below `delta` is none.
+  [[nodiscard]] int direction(double delta) const noexcept;
+};
+
 struct HypothesisInput {
   std::string factor;
   LinkStatus pages = LinkStatus::not_tested;
-  bool cross_socket_counted = false;  // traffic between the sockets was measured
-  bool host_counted = false;          // memory controller or PCIe traffic was measured
+  Traffic cross_socket;  // between the sockets
+  Traffic host;          // of the memory controllers, or over PCIe
   // Findings of the arm over the baseline by metric without statistic: lookup_us, exposed_us, front_us, step_us.
   std::map<std::string, Finding> findings;
   // Medians of the arm that submits early, in us; empty where no arm does.
@@ -38,7 +49,8 @@ struct HypothesisInput {
 
 [[nodiscard]] std::vector<Hypothesis> judge_hypotheses(const HypothesisInput& input);
 
-// Advice of an experiment on copies rests on the A1 and B1 results of the same machine. Empty for other factors.
-[[nodiscard]] std::string copies_advice(const std::string& factor, bool a1_on_record, bool b1_on_record);
+// Advice of an experiment on copies rests on the A1 and B1 results of the same machine: `a1` and `b1` are what these
+// say, empty where there is none. Empty for other factors.
+[[nodiscard]] std::string copies_advice(const std::string& factor, const std::string& a1, const std::string& b1);
 
 }  // namespace eb::evidence

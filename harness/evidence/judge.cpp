@@ -132,6 +132,7 @@ const char* explain(Reason reason) noexcept { return text_of(reason).text; }
 Finding judge_figures(const Cell& cell, const Rules& rules) {
   Finding finding;
   finding.metric = cell.metric;
+  finding.of_step = cell.of_step;
   finding.floor = cell.floor;
   // The floor is a |log ratio|; the change that it stands for is exp(floor) - 1.
   const double floor_change = cell.floor ? std::expm1(*cell.floor) : 0;
@@ -225,7 +226,8 @@ void apply_conditions(Finding& finding, const Conditions& conditions, const Find
 
 std::string effect_text(const Finding& finding) {
   if (!finding.effect || !finding.interval) return "";
-  return fmt::format("{:+.2f} % [{:+.2f}, {:+.2f}]", percent(*finding.effect), percent(finding.interval->low),
+  return fmt::format("{:+.2f} %{} [{:+.2f}, {:+.2f}]", percent(*finding.effect),
+                     finding.of_step ? " of the baseline's step" : "", percent(finding.interval->low),
                      percent(finding.interval->high));
 }
 

@@ -66,12 +66,16 @@ struct Cell {
   bool lower_is_better = true;
   std::vector<Pair> pairs;
   std::optional<double> floor;  // A/A floor of this metric at this number of pairs, as |log ratio|
+  // The metric is a wait, and the pairs hold the baseline's step with each arm's wait in it: the ratio says by how much
+  // a step would change by that wait alone.
+  bool of_step = false;
   // Why there are no pairs; only looked at where there are none.
   Reason absent = Reason::no_samples;
 };
 
 struct Finding {
   std::string metric;
+  bool of_step = false;  // the effect is a share of the baseline's step, not of the metric itself
   Verdict verdict = Verdict::none;
   Reason reason = Reason::no_samples;
   // What the figures alone say, before floor_unknown, oversubscribed and the void conditions: what selftest counts.

@@ -53,27 +53,59 @@ class Runner {
 
   void run(const RerollPlan& reroll) {
     next_step_ = 0;
-    observer_.reroll_starting(reroll);
-    const std::unique_ptr<Executor> executor =
-        factory_(with_noise(plan_.arms[reroll.allocated_for].scenario, reroll), layouts_[reroll.allocated_for]);
-    observer_.reroll_ready(reroll, executor->storage());
+    std::vector<Allocation> allocations;
+    for (const RerollPlan& one : allocations_of(reroll)) {
+      observer_.reroll_starting(one);
+      allocations.push_back(
+          {one, factory_(with_noise(plan_.arms[one.allocated_for].scenario, reroll), layouts_[one.allocated_for])});
+      observer_.reroll_ready(one, allocations.back().executor->storage());
+    }
+    const auto on = [&](std::size_t arm) -> Executor& {
+      for (const Allocation& one : allocations) {
+        if (one.plan.allocated_for == arm) return *one.executor;
+      }
+      return *allocations.front().executor;
+    };
     // All arms are checked on the same indices: their digests must be equal.
     for (const SlotPlan& check : reroll.checks) {
       next_step_ = 0;
-      run_slot(*executor, reroll, check);
+      run_slot(on(check.arm), reroll, check);
     }
-    for (const SlotPlan& check : reroll.checks) warm_up(*executor, reroll, check.arm);
+    for (const SlotPlan& check : reroll.checks) warm_up(on(check.arm), reroll, check.arm);
     for (std::size_t b = 0; b < reroll.blocks.size(); ++b) {
-      for (const SlotPlan& slot : reroll.blocks[b]) run_slot(*executor, reroll, slot);
+      for (const SlotPlan& slot : reroll.blocks[b]) run_slot(on(slot.arm), reroll, slot);
       observer_.block_done(reroll, static_cast<int>(b));
     }
-    executor->snapshot("steady");
-    observer_.reroll_steady(reroll, executor->storage());
-    executor->tear_down();
-    observer_.reroll_done(reroll, executor->storage());
+    for (const SlotPlan& slot : reroll.observed) run_slot(on(slot.arm), reroll, slot);
+    for (const Allocation& one : allocations) {
+      one.executor->snapshot("steady");
+      observer_.reroll_steady(one.plan, one.executor->storage());
+    }
+    for (const Allocation& one : allocations) {
+      one.executor->tear_down();
+      observer_.reroll_done(one.plan, one.executor->storage());
+    }
   }
 
  private:
+  struct Allocation {
+    RerollPlan plan;
+    std::unique_ptr<Executor> executor;
+  };
+
+  // The re-roll as it is, or one plan for each arm whose tables it holds.
+  static std::vector<RerollPlan> allocations_of(const RerollPlan& reroll) {
+    if (reroll.coresident.empty()) return {reroll};
+    std::vector<RerollPlan> out;
+    for (const std::size_t arm : reroll.coresident) {
+      RerollPlan one = reroll;
+      one.allocated_for = arm;
+      one.arms = {arm};
+      out.push_back(std::move(one));
+    }
+    return out;
+  }
+
   std::vector<StepValues> run_slot(Executor& executor, const RerollPlan& reroll, const SlotPlan& slot) {
     const plan::Scenario& scenario = plan_.arms[slot.arm].scenario;
     SlotInfo info;
@@ -86,11 +118,14 @@ class Runner {
     message.prefetch_json = plan::to_json(scenario);
     message.steps = slot.steps;
     message.first_step = next_step_;
-    message.timed = slot.kind == SlotKind::timed || slot.kind == SlotKind::warm_up;
+    const bool in_figures = slot.kind == SlotKind::timed || slot.kind == SlotKind::observed;
+    message.timed = in_figures || slot.kind == SlotKind::warm_up;
+    message.observed = slot.kind == SlotKind::observed;
     message.check = slot.check;
     message.check_hidden = slot.check_hidden;
-    const bool measured = slot.kind == SlotKind::burn_in || slot.kind == SlotKind::timed;
-    message.control = slot.kind == SlotKind::timed && has_negative_control(plan_);
+    // An observed slot does all that a timed one does, so that the two differ in the collectors alone.
+    const bool measured = in_figures || slot.kind == SlotKind::burn_in;
+    message.control = in_figures && has_negative_control(plan_);
     if (measured && plan_.experiment.inject.arm == plan_.arms[slot.arm].name) {
       message.inject_stage = plan_.experiment.inject.stage;
       message.inject_percent = plan_.experiment.inject.percent;
@@ -101,9 +136,13 @@ class Runner {
     const std::vector<supervise::SlotReport> reports = executor.run_slot(message);
     info.end_ns = now_ns();
     std::vector<StepValues> values;
-    if (message.timed && instrumented_) values = step_values(reports, slot, layouts_[reroll.allocated_for]);
+    if (message.timed && instrumented_) values = step_values(reports, slot, layouts_[layout_of(reroll, slot.arm)]);
     observer_.slot_done(info, reports, values);
     return values;
+  }
+
+  static std::size_t layout_of(const RerollPlan& reroll, std::size_t arm) {
+    return reroll.coresident.empty() ? reroll.allocated_for : arm;
   }
 
   std::vector<StepValues> step_values(const std::vector<supervise::SlotReport>& reports, const SlotPlan& slot,
@@ -181,7 +220,11 @@ void run_experiment(const plan::Plan& plan, const std::vector<RerollPlan>& sched
                     bool instrumented) {
   if (arm_layouts.size() != plan.arms.size()) fail(Exit::failure, "one layout an arm is needed");
   Runner runner(plan, arm_layouts, factory, observer, instrumented);
-  for (const RerollPlan& reroll : schedule) runner.run(reroll);
+  for (std::size_t i = 0; i < schedule.size(); ++i) {
+    runner.run(schedule[i]);
+    const bool last_of_pair = i + 1 == schedule.size() || schedule[i + 1].pair != schedule[i].pair;
+    if (last_of_pair && observer.pair_done(schedule[i].pair)) return;
+  }
 }
 
 }  // namespace eb::measure

@@ -52,6 +52,8 @@ struct WarmUp {
 };
 
 // Called in the order of the run, on the caller's thread. Everything has a default, so that a test takes what it needs.
+// Where a re-roll holds several allocations (RerollPlan::coresident), reroll_starting, _ready, _steady and _done come
+// once for each of them, with a plan that names the arm as allocated_for and as its only arm.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -63,6 +65,8 @@ class Observer {
                          const std::vector<StepValues>& /*values*/) {}
   virtual void warm_up_done(const WarmUp& /*warm_up*/) {}
   virtual void block_done(const RerollPlan& /*reroll*/, int /*block*/) {}
+  // After the last re-roll of a pair, controls included: true where the run has enough pairs.
+  virtual bool pair_done(int /*pair*/) { return false; }
   // After the steady snapshot, before anything is unmapped.
   virtual void reroll_steady(const RerollPlan& /*reroll*/, const supervise::StorageReport& /*storage*/) {}
   virtual void reroll_done(const RerollPlan& /*reroll*/, const supervise::StorageReport& /*storage*/) {}
@@ -79,7 +83,8 @@ class Observer {
 
 // Every slot of a re-roll goes on where the one before it stopped (rotated indices never come twice), and starts at a
 // multiple of the batch lists' common period, so that all slots see the same sequence of batch shapes. Each re-roll
-// starts at step 0: pairs see the same indices. `instrumented` false: the ranks record only what they depend on, so
+// starts at step 0: pairs see the same indices. The observed slots of a re-roll come after its blocks; a pair after
+// which Observer::pair_done says so is the last. `instrumented` false: the ranks record only what they depend on, so
 // there are no values, and the warm-up runs to its cap. Errors: those of the executor and the observer.
 void run_experiment(const plan::Plan& plan, const std::vector<RerollPlan>& schedule,
                     const std::vector<plan::RunLayout>& arm_layouts, const ExecutorFactory& factory, Observer& observer,

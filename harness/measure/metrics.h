@@ -50,6 +50,8 @@ struct Metric {
   const char* workloads;  // "steps", "lookup, steps"
   const char* definition;
   const char* absent;  // why a configuration may not have it
+  // A wait, which may rightly be zero and then has no ratio: arms are compared by what it adds to the baseline's step.
+  bool wait = false;
 };
 
 [[nodiscard]] std::span<const Metric> metrics() noexcept;
@@ -61,6 +63,10 @@ void check_metric_name(const std::string& name);
 // Errors: Error(usage) where no step of `scenario` can have the metric: a layer without a table, a collective that its
 // groups do not have, a lookup of the stub.
 void check_metric_exists(const std::string& name, const plan::Scenario& scenario);
+// For experiment.outcome. Errors: Error(usage) for a metric of a step, an unknown name, or a workload without clients.
+void check_outcome(const std::string& name, const plan::Scenario& scenario);
+// Names of the metrics that are waits.
+[[nodiscard]] std::vector<std::string> wait_metrics();
 // docs/metrics.md.
 [[nodiscard]] std::string metrics_markdown();
 

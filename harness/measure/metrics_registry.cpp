@@ -31,37 +31,37 @@ constexpr std::array kMetrics = {
            "ready (after any exchange), the host's submission, the last read of the staging buffer by the step before, "
            "and the "
            "release where prefetch.submit is at_consume.",
-           kNoTable},
+           kNoTable, true},
     Metric{MetricId::fifo_residual, "fifo_residual_us", "us", true, kBoth,
            "s_i - max(r_i, f_(i-1)), f_(i-1) being the end of the lookup before it on the one prefetch stream: the "
            "part of "
            "a start that neither readiness nor the FIFO explains. It explains one observed timeline and predicts no "
            "other.",
-           "prefetch.streams is not fifo, or no lookup runs"},
+           "prefetch.streams is not fifo, or no lookup runs", true},
     Metric{
         MetricId::exposed, "exposed_us", "us", true, kSteps,
         "E = max(0, f - c): how long the main stream stands at its wait because the lookup is not done. It is the sum "
         "of recoverable_us, host_late_us, peer_late_us and other_late_us.",
-        kNoTable},
+        kNoTable, true},
     Metric{
         MetricId::recoverable, "recoverable_us", "us", true, kSteps,
         "The part of E that an earlier lookup alone would have given back: the main stream's next kernel was already "
         "enqueued, every other member of the collective that follows could have joined it without its own wait, and "
         "the "
         "lookup's inputs were there.",
-        kNoTable},
+        kNoTable, true},
     Metric{MetricId::host_late, "host_late_us", "us", true, kSteps,
-           "The part of E before the host had enqueued the main stream's next kernel.", kNoTable},
+           "The part of E before the host had enqueued the main stream's next kernel.", kNoTable, true},
     Metric{
         MetricId::peer_late, "peer_late_us", "us", true, kSteps,
         "The part of E after that, in which the next kernel is a collective that a peer could not have joined yet even "
         "without waiting for its own lookup.",
-        kNoTable},
+        kNoTable, true},
     Metric{
         MetricId::other_late, "other_late_us", "us", true, kSteps,
         "The part of E after that, in which the lookup's own inputs (ids, staging buffer, submission) were not there "
         "yet.",
-        kNoTable},
+        kNoTable, true},
     Metric{
         MetricId::front, "front_us", "us", true, kSteps,
         "front_us.lN: main compute in the backbone layers between the previous consumer (or the step's start) and the "
@@ -70,18 +70,18 @@ constexpr std::array kMetrics = {
     Metric{MetricId::ids, "ids_us", "us", false, kSteps,
            "Id exchange over the EDP group: from the last member's arrival to done.", kNotSharded},
     Metric{MetricId::ids_skew, "ids_skew_us", "us", false, kSteps,
-           "Last arrival at the id exchange minus the own arrival.", kNotSharded},
+           "Last arrival at the id exchange minus the own arrival.", kNotSharded, true},
     Metric{MetricId::rows, "rows_us", "us", true, kSteps,
            "Row exchange over the EDP group: from the last member's arrival to done.", kNotSharded},
     Metric{MetricId::rows_skew, "rows_skew_us", "us", true, kSteps,
-           "Last arrival at the row exchange minus the own arrival.", kNotSharded},
+           "Last arrival at the row exchange minus the own arrival.", kNotSharded, true},
     Metric{MetricId::gather, "gather_us", "us", true, kSteps,
            "TP gather of the looked-up heads: from the last member's arrival to done, so that one slow lookup does not "
            "show "
            "as another rank's collective.",
            kOneMember},
     Metric{MetricId::skew, "skew_us", "us", true, kSteps, "Last arrival at the TP gather minus the own arrival.",
-           kOneMember},
+           kOneMember, true},
     Metric{MetricId::wkv_gate, "wkv_gate_us", "us", true, kSteps,
            "wkv_start to wkv_done, plus from there (or from the end of the gather of wkv's output) to gate_done.",
            "the step has no Engram layer"},
@@ -90,7 +90,7 @@ constexpr std::array kMetrics = {
            "the group has one member, or sequence parallel keeps the whole weight on each rank"},
     Metric{MetricId::wkv_gather_skew, "wkv_gather_skew_us", "us", true, kSteps,
            "Last arrival at the gather of wkv's output minus the own arrival.",
-           "the group has one member, or sequence parallel keeps the whole weight on each rank"},
+           "the group has one member, or sequence parallel keeps the whole weight on each rank", true},
     Metric{MetricId::expert, "expert_us", "us", false, kSteps,
            "Expert exchange (all-to-all over the EP group), summed over the backbone layers: from the last member's "
            "arrival "
@@ -98,7 +98,7 @@ constexpr std::array kMetrics = {
            "parallel.ep is 1"},
     Metric{MetricId::expert_skew, "expert_skew_us", "us", false, kSteps,
            "Last arrival at the expert exchange minus the own arrival, summed over the backbone layers.",
-           "parallel.ep is 1"},
+           "parallel.ep is 1", true},
     Metric{
         MetricId::collective, "collective_us", "us", false, kSteps,
         "All collectives of the step: the sum of ids_us, rows_us, gather_us, wkv_gather_us and expert_us of the rank.",
@@ -201,6 +201,29 @@ void check_metric_exists(const std::string& name, const plan::Scenario& scenario
   }
 }
 
+void check_outcome(const std::string& name, const plan::Scenario& scenario) {
+  constexpr std::array kOutcomes = {"ttft_ms", "itl_ms", "goodput_requests_per_s"};
+  constexpr const char* kRule = "only the clients of a replay decide link 4: ttft_ms, itl_ms or goodput_requests_per_s";
+  const std::string base = name.substr(0, name.find('.'));
+  if (std::any_of(kMetrics.begin(), kMetrics.end(), [&](const Metric& one) { return base == one.name; })) {
+    fail(Exit::usage, "experiment.outcome {}: it is a metric of a step, and {}", name, kRule);
+  }
+  if (std::none_of(kOutcomes.begin(), kOutcomes.end(), [&](const char* one) { return base == one; })) {
+    fail(Exit::usage, "experiment.outcome {}: unknown; {}", name, kRule);
+  }
+  // No kind of workload that this version runs has clients; plan refuses replay before.
+  fail(Exit::usage, "experiment.outcome {}: workload.kind {} has no clients; leave it null, and link 4 is not tested",
+       name, plan::name(scenario.workload.kind));
+}
+
+std::vector<std::string> wait_metrics() {
+  std::vector<std::string> names;
+  for (const Metric& one : kMetrics) {
+    if (one.wait) names.emplace_back(one.name);
+  }
+  return names;
+}
+
 std::string metrics_markdown() {
   std::string text =
       "# Metrics\n\n"
@@ -217,10 +240,12 @@ std::string metrics_markdown() {
       "wait\n"
       "for it; all are device times, on the host's monotonic clock. A collective is counted from its last member's "
       "arrival.\n\n"
-      "| name | unit | per layer | workloads | definition | absent where |\n|---|---|---|---|---|---|\n";
+      "A metric that is judged `of step` is a wait: zero is a proper value of it, and a zero has no ratio. Arms are "
+      "compared\nby what the wait adds to the baseline's step ([evidence.md](evidence.md)).\n\n"
+      "| name | unit | per layer | workloads | judged | definition | absent where |\n|---|---|---|---|---|---|---|\n";
   for (const Metric& one : kMetrics) {
-    text += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", one.name, one.unit, one.per_layer ? "yes" : "no",
-                        one.workloads, one.definition, one.absent);
+    text += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", one.name, one.unit, one.per_layer ? "yes" : "no",
+                        one.workloads, one.wait ? "of step" : "by ratio", one.definition, one.absent);
   }
   return text;
 }

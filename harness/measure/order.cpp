@@ -66,6 +66,14 @@ void add_slots(const plan::Plan& plan, RerollPlan& reroll) {
     }
     reroll.blocks.push_back(std::move(block));
   }
+  if (!plan.experiment.observed_pass) return;
+  for (const std::size_t i : block_order(reroll.arms.size(), reroll.index, plan.experiment.blocks, plan.base.seed)) {
+    const std::size_t arm = reroll.arms[i];
+    const bool there = std::any_of(reroll.observed.begin(), reroll.observed.end(),
+                                   [&](const SlotPlan& slot) { return slot.arm == arm; });
+    if (there) continue;  // the second half of ABBA
+    reroll.observed.push_back({SlotKind::observed, arm, -1, -1, plan.arms[arm].scenario.workload.steps, false, false});
+  }
 }
 
 }  // namespace
@@ -88,6 +96,8 @@ const char* name(SlotKind kind) noexcept {
       return "burn_in";
     case SlotKind::timed:
       return "timed";
+    case SlotKind::observed:
+      return "observed";
   }
   return "?";
 }
@@ -132,8 +142,10 @@ std::vector<RerollPlan> make_schedule(const plan::Plan& plan) {
          plan.experiment.pairs);
   }
   std::vector<RerollPlan> schedule;
-  const auto add = [&](int pair, std::vector<std::size_t> judged, std::vector<std::size_t> controls) {
+  const auto add = [&](int pair, std::vector<std::size_t> judged, std::vector<std::size_t> controls,
+                       std::vector<std::size_t> coresident = {}) {
     RerollPlan reroll;
+    reroll.coresident = std::move(coresident);
     reroll.index = static_cast<int>(schedule.size());
     reroll.pair = pair;
     reroll.allocated_for = judged.front();
@@ -145,6 +157,11 @@ std::vector<RerollPlan> make_schedule(const plan::Plan& plan) {
   for (int pair = 0; pair < plan.experiment.pairs; ++pair) {
     if (plan.arms_share_allocation) {
       add(pair, arms, inside);
+    } else if (plan.experiment.coresident) {
+      // Which arm's tables come first into memory alternates as whole re-rolls of the arms would.
+      std::vector<std::size_t> order;
+      for (const std::size_t i : pair_order(arms.size(), pair, plan.base.seed)) order.push_back(arms[i]);
+      add(pair, arms, {}, order);
     } else {
       for (const std::size_t i : pair_order(arms.size(), pair, plan.base.seed)) add(pair, {arms[i]}, {});
     }
@@ -154,6 +171,7 @@ std::vector<RerollPlan> make_schedule(const plan::Plan& plan) {
   for (const RerollPlan& reroll : schedule) {
     slots += reroll.checks.size() * 17;  // a check and at most 16 warm-up windows an arm
     for (const auto& block : reroll.blocks) slots += block.size();
+    slots += reroll.observed.size();
   }
   if (slots > 65535) {
     fail(Exit::usage, "the experiment has {} slots; event records number at most 65535: lower pairs or blocks", slots);

@@ -25,6 +25,7 @@ enum class SlotKind {
   warm_up,  // windows until the step time is steady or the cap is hit
   burn_in,  // opens a block; not timed
   timed,
+  observed,  // after all blocks, with collectors on: its times are kept apart
 };
 [[nodiscard]] const char* name(SlotKind kind) noexcept;
 
@@ -43,18 +44,22 @@ struct SlotPlan {
 struct RerollPlan {
   int index = 0;  // re-roll number of the run
   int pair = 0;
-  std::size_t allocated_for = 0;      // the arm whose storage the re-roll allocates
+  std::size_t allocated_for = 0;  // the arm whose storage the re-roll allocates
+  // Arms whose tables are held at once, each in rank processes of its own (experiment.coresident), in the order in
+  // which they are allocated; empty: one allocation, for allocated_for, on which all arms run.
+  std::vector<std::size_t> coresident;
   std::vector<std::size_t> arms;      // judged arms in it
   std::vector<std::size_t> controls;  // controls that live in the same allocation: once at the end of each block
   std::vector<SlotPlan> checks;       // one an arm
   std::int64_t warm_up_steps = 0;     // cap, an arm
   std::vector<std::vector<SlotPlan>> blocks;
+  std::vector<SlotPlan> observed;  // one a judged arm, after the blocks; empty without an observed pass
 };
 
 // All re-rolls of a plan, in order. Arms that share an allocation alternate inside one re-roll a pair; others get a
-// re-roll each. A control that changes more than prefetch.* or workload.* gets its own re-roll after the arms of its
-// pair. Errors: Error(usage) without an arm, without a block or a step, or with more slots than an event record can
-// number (65536).
+// re-roll each, or with experiment.coresident one a pair that holds the tables of all. A control that changes more than
+// prefetch.* or workload.* gets its own re-roll after the arms of its pair. Errors: Error(usage) without an arm,
+// without a block or a step, or with more slots than an event record can number (65536).
 [[nodiscard]] std::vector<RerollPlan> make_schedule(const plan::Plan& plan);
 
 }  // namespace eb::measure

@@ -176,6 +176,49 @@ void add_experiment_rows(std::vector<Key>& rows) {
       "Metrics that must not get worse.", [experiment](Target & t) -> auto& { return experiment(t).guards; }));
 }
 
+// How long an experiment goes on, what it allocates at once, and what it rests on.
+void add_conduct_rows(std::vector<Key>& rows) {
+  const auto experiment = [](Target& t) -> ExperimentSpec& { return *t.experiment; };
+  Key outcome = text_key(
+      "experiment.outcome", Json(),
+      "The client metric that decides link 4 of the chain of evidence (ttft_ms, itl_ms or goodput_requests_per_s, with "
+      "a statistic): only workload.kind replay has clients. null: link 4 is not tested.",
+      [experiment](Target & t) -> auto& { return experiment(t).outcome; });
+  outcome.nullable = true;
+  outcome.set = [experiment](Target& t, const Json& value) {
+    experiment(t).outcome = value.is_null() ? std::string() : value.get<std::string>();
+  };
+  outcome.get = [experiment](Target& t) {
+    return experiment(t).outcome.empty() ? Json() : Json(experiment(t).outcome);
+  };
+  rows.push_back(outcome);
+  rows.push_back(plain_key(
+      "experiment.cites", Type::texts, Json::array(),
+      "Stored runs that the advice of an experiment on storage.copies rests on: an A1 (storage.policy) and a B1 "
+      "(prefetch.submit) of this machine. Each a result folder, relative to the working directory, or archive:NAME.",
+      [experiment](Target & t) -> auto& { return experiment(t).cites; }));
+  Key stop = text_key(
+      "experiment.stop", "fixed",
+      "fixed: experiment.pairs pairs. precision: from 6 pairs on the run ends where the primary's interval of every "
+      "arm is no wider than delta (half of it to each side), at experiment.pairs at the latest. Never by a p value.",
+      [experiment](Target & t) -> auto& { return experiment(t).outcome; });
+  stop.values = {"fixed", "precision"};
+  stop.set = [experiment](Target& t, const Json& value) { experiment(t).stop_at_precision = value == "precision"; };
+  stop.get = [experiment](Target& t) { return Json(experiment(t).stop_at_precision ? "precision" : "fixed"); };
+  rows.push_back(stop);
+  rows.push_back(boolean_key(
+      "experiment.coresident", false,
+      "For arms that allocate anew: each re-roll holds the tables of all arms at once, freshly allocated, and blocks "
+      "of "
+      "the arms alternate in it. It needs the memory of all arms.",
+      [experiment](Target & t) -> auto& { return experiment(t).coresident; }));
+  rows.push_back(boolean_key(
+      "experiment.observed_pass", true,
+      "After the blocks of each re-roll every arm runs one more slot with collectors on. Its times are kept apart and "
+      "say what observing costs.",
+      [experiment](Target & t) -> auto& { return experiment(t).observed_pass; }));
+}
+
 void add_inject_rows(std::vector<Key>& rows) {
   const auto inject = [](Target& t) -> InjectSpec& { return t.experiment->inject; };
   rows.push_back(boolean_key(
@@ -261,6 +304,7 @@ void add_load_rows(std::vector<Key>& rows) {
   add_workload_rows(rows);
   add_token_rows(rows);
   add_experiment_rows(rows);
+  add_conduct_rows(rows);
   add_inject_rows(rows);
   add_slo_rows(rows);
   add_fault_rows(rows);

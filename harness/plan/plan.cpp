@@ -194,6 +194,34 @@ void check_injection(const Plan& plan) {
   fail(Exit::usage, "experiment.inject.arm {} is no arm of this experiment", printable(inject.arm));
 }
 
+void check_coresident(const Plan& plan) {
+  if (!plan.experiment.coresident) return;
+  const std::string& factor = plan.experiment.factor;
+  if (plan.arms_share_allocation) {
+    fail(Exit::usage,
+         "experiment.coresident is for arms that allocate anew; {} share one allocation already, leave it out",
+         factor.empty() ? "these arms" : "arms of " + factor);
+  }
+  if (!factor.empty() && !factor.starts_with("storage.")) {
+    fail(Exit::usage, "experiment.coresident needs a factor of storage.*, found {}", factor);
+  }
+}
+
+void lay_over(Json& document, const std::string& text) {
+  const Json overlay = parse_document(text);
+  const auto text_at = [](const Json& json, const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  const std::string name = text_at(document, "name");
+  const std::string suffix = text_at(overlay, "name");
+  const std::string question = text_at(document, "question");
+  const std::string more = text_at(overlay, "question");
+  document.merge_patch(overlay);
+  if (!name.empty() && !suffix.empty()) document["name"] = name + "-" + suffix;
+  if (!question.empty() && more.starts_with("...")) document["question"] = question + " " + more;
+}
+
 // The whole plan as a scenario file that says everything: reading it gives the same plan. Paths stay as written, so
 // that the hash is the same wherever the files lie.
 std::string expand(const Json& document, const Plan& plan) {
@@ -211,10 +239,14 @@ std::string expand(const Json& document, const Plan& plan) {
 
 }  // namespace
 
-Plan parse_plan(const std::string& text, const std::string& folder, const std::vector<Setting>& settings) {
+Plan parse_plan(const std::string& text, const std::string& folder, const std::vector<Setting>& settings,
+                const std::vector<Overlay>& overlays) {
   if (text.size() > kLargestFile)
     fail(Exit::usage, "a scenario of {} bytes; at most {} are read", text.size(), kLargestFile);
   Json document = parse_document(text);
+  for (const Overlay& overlay : overlays) {
+    named("--with " + overlay.path, [&] { lay_over(document, overlay.text); });
+  }
   for (const Setting& setting : settings) {
     named("--set " + printable(setting.key), [&] { apply_setting(document, setting); });
   }
@@ -233,12 +265,13 @@ Plan parse_plan(const std::string& text, const std::string& folder, const std::v
   const std::string& factor = plan.experiment.factor;
   plan.arms_share_allocation = plan.experiment.aa == "together" || (factor.empty() && plan.experiment.aa.empty()) ||
                                has_any_prefix(factor, {"prefetch.", "workload."});
+  check_coresident(plan);
   plan.expanded_json = expand(document, plan);
   plan.sha256 = sha256_hex(std::as_bytes(std::span(plan.expanded_json)));
   return plan;
 }
 
-Plan load_plan(const std::string& path, const std::vector<Setting>& settings) {
+Plan load_plan(const std::string& path, const std::vector<Setting>& settings, const std::vector<Overlay>& overlays) {
   std::string text;
   try {
     text = read_file(path, kLargestFile);
@@ -247,8 +280,9 @@ Plan load_plan(const std::string& path, const std::vector<Setting>& settings) {
   }
   Plan plan;
   const std::filesystem::path absolute = std::filesystem::absolute(path);
-  named(path, [&] { plan = parse_plan(text, absolute.parent_path().string(), settings); });
+  named(path, [&] { plan = parse_plan(text, absolute.parent_path().string(), settings, overlays); });
   plan.source_path = path;
+  for (const Overlay& overlay : overlays) plan.source_path += " + " + overlay.path;
   return plan;
 }
 

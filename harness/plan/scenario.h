@@ -193,7 +193,12 @@ struct ExperimentSpec {
   double delta = 0.02;
   std::string primary;
   std::vector<std::string> guards;
-  bool negative_control = true;  // where there are two arms and two pairs or more
+  std::string outcome;             // metric of a replay that decides link 4; empty: none is named
+  std::vector<std::string> cites;  // stored runs that advice on copies rests on: folders or archive:NAME
+  bool stop_at_precision = false;  // pairs are added until the interval is narrow enough; else all of them are made
+  bool coresident = false;         // arms that place pages: all tables of a pair at once, blocks alternate
+  bool observed_pass = true;       // after the timed pass, one with collectors on
+  bool negative_control = true;    // where there are two arms and two pairs or more
   InjectSpec inject;
 };
 
@@ -224,11 +229,21 @@ struct Setting {  // --set key=value
   std::string value;  // JSON, or a bare word taken as a string
 };
 
+// --with FILE: a part of a scenario file that is laid over it, before the settings.
+struct Overlay {
+  std::string path;  // for errors
+  std::string text;
+};
+
 // Reads, checks and expands a scenario file. Errors: Error(usage): syntax with line and column, unknown key with the
 // nearest one, wrong type, out of range, an invalid combination (16 shards, shared with dp 1, ...).
-[[nodiscard]] Plan load_plan(const std::string& path, const std::vector<Setting>& settings);
-// As load_plan from text; relative paths in it resolve against `folder`.
-[[nodiscard]] Plan parse_plan(const std::string& text, const std::string& folder, const std::vector<Setting>& settings);
+// Overlays come first, in their order: objects are merged key by key, all else is put in place of what was there, null
+// takes a key away; the overlay's name is put behind the scenario's, as in b1-decode.
+[[nodiscard]] Plan load_plan(const std::string& path, const std::vector<Setting>& settings,
+                             const std::vector<Overlay>& overlays = {});
+// As load_plan from text; relative paths in it, and in overlays, resolve against `folder`.
+[[nodiscard]] Plan parse_plan(const std::string& text, const std::string& folder, const std::vector<Setting>& settings,
+                              const std::vector<Overlay>& overlays = {});
 // One arm's scenario as JSON text and back: how a rank receives its scenario.
 [[nodiscard]] std::string to_json(const Scenario& scenario);
 [[nodiscard]] Scenario scenario_from_json(const std::string& text);

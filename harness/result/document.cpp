@@ -1,9 +1,11 @@
 // result.json: the order of its sections, and the sections about arms and figures.
 #include <algorithm>
+#include <cmath>
 
 #include "harness/base/error.h"
 #include "harness/result/cells_json.h"
 #include "harness/result/judgement.h"
+#include "harness/result/pair_figures.h"
 #include "harness/result/record.h"
 
 namespace eb::result {
@@ -198,6 +200,24 @@ Judgement judgement_of(const Record& record, const Json& evidence) {
   return judge(evidence, samples_of(*record.cells, arms, record.columns));
 }
 
+std::optional<Precision> precision_of(const Record& record) {
+  const Json evidence = evidence_section(record);
+  std::vector<std::string> arms;
+  for (const plan::Arm& arm : record.plan->arms) arms.push_back(arm.name);
+  const Samples samples = samples_of(*record.cells, arms, record.columns);
+  const PairFigures figures(evidence, samples);
+  Precision widest;
+  const Json& judged = evidence.at("arms");
+  for (std::size_t i = 1; i < judged.size(); ++i) {
+    const evidence::Finding finding =
+        figures.judge(judged[0].get<std::string>(), judged[i].get<std::string>(), record.plan->experiment.primary);
+    if (!finding.interval) return std::nullopt;
+    widest.half_width = std::max(widest.half_width, std::log(finding.interval->high / finding.interval->low) / 2);
+    widest.delta = finding.delta;
+  }
+  return judged.size() < 2 ? std::nullopt : std::optional(widest);
+}
+
 Json checks_section(const Record& record) {
   Json slots = Json::array();
   std::int64_t ids = 0;
@@ -273,6 +293,8 @@ Json result_document(const Record& record) {
   const Judgement judgement = judgement_of(record, document["evidence"]);
   document["comparisons"] = judgement.comparisons;
   document["hypotheses"] = judgement.hypotheses;
+  document["grid_caps"] = judgement.grid_caps;
+  document["observed_pass"] = observed_pass_section(record);
   document["warnings"] = warnings(record);
   document["failures"] = failures(record);
   document["slots"] = slots_section(record);

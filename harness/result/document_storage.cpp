@@ -97,6 +97,12 @@ Json share_of(const Json& observed, std::int64_t expected) {
 
 }  // namespace
 
+// Several allocations of one re-roll are told apart by the arm's place in the plan: names of arms are no file names.
+std::string RerollRecord::folder() const {
+  if (plan.coresident.empty()) return fmt::format("reroll-{}", plan.index);
+  return fmt::format("reroll-{}-arm-{}", plan.index, plan.allocated_for);
+}
+
 Json ledger_section(const Record& record) {
   Json list = Json::array();
   for (const RerollRecord& reroll : record.rerolls) {
@@ -159,7 +165,7 @@ Json placement_section(const Record& record) {
       for (const RankSnapshot& rank : ranks) {
         Json state = rank.json.value("rank_state", Json::object());
         Json one = {{"rank", rank.rank},
-                    {"file", fmt::format("placement/reroll-{}/{}-rank-{}.json", reroll.plan.index, label, rank.rank)}};
+                    {"file", fmt::format("placement/{}/{}-rank-{}.json", reroll.folder(), label, rank.rank)}};
         one.update(state);
         states.push_back(std::move(one));
       }

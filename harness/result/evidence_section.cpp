@@ -172,7 +172,7 @@ Json pages_section(const Record& record, const std::vector<std::size_t>& judged)
     for (const std::size_t arm : judged) places.insert(requested_of(record, arm).dump());
     move = places.size() > 1 || requested_of(record, judged.front()).contains("reason");
   }
-  for (int pair = 0; pair < record.plan->experiment.pairs; ++pair) {
+  for (int pair = 0; pair < record.pairs(); ++pair) {
     for (const std::size_t arm : judged) observed.push_back(observed_pages(record, pair, arm));
   }
   return {{"claim", move ? "move" : "same"},
@@ -180,6 +180,47 @@ Json pages_section(const Record& record, const std::vector<std::size_t>& judged)
           {"tolerance", record.plan->base.storage.tolerance},
           {"observed", observed},
           {"ranks", rank_localities(record, judged)}};
+}
+
+// What each cap asked for and what the lookups did with it, largest over ranks and layers; null for other factors.
+Json grid_caps_section(const Record& record, const std::vector<std::size_t>& judged) {
+  if (record.plan->experiment.factor != "prefetch.grid_cap") return nullptr;
+  Json out = Json::array();
+  for (const std::size_t arm : judged) {
+    std::int64_t cap = 0;
+    std::int64_t tiles = 0;
+    std::int64_t grid = 0;
+    double rows = 0;
+    for (const auto& [rank, work] : record.work[arm]) {
+      std::int64_t rank_rows = 0;
+      for (const auto& [layer, lookup] : work.lookups) {
+        cap = std::max(cap, lookup.value("grid_cap", std::int64_t{0}));
+        tiles = std::max(tiles, lookup.value("tiles_max", std::int64_t{0}));
+        grid = std::max(grid, lookup.value("grid_max", std::int64_t{0}));
+        rank_rows += lookup.value("rows", std::int64_t{0});
+      }
+      if (work.steps > 0) rows = std::max(rows, static_cast<double>(rank_rows) / static_cast<double>(work.steps));
+    }
+    if (cap == 0) continue;  // no lookup of this arm has run
+    out.push_back({{"arm", record.arm_name(arm)},
+                   {"asked", record.plan->arms[arm].scenario.prefetch.grid_cap.text},
+                   {"cap_programs", cap},
+                   {"rows_per_step_and_rank", rows},
+                   {"tiles_max", tiles},
+                   {"grid_max", grid}});
+  }
+  return out;
+}
+
+// After how many pairs the run ended, and why.
+Json stop_section(const Record& record) {
+  const plan::ExperimentSpec& experiment = record.plan->experiment;
+  if (!experiment.stop_at_precision) {
+    return {{"rule", "fixed"}, {"pairs_made", record.pairs()}, {"half_width_log", nullptr}};
+  }
+  return {{"rule", "precision"},
+          {"pairs_made", record.pairs()},
+          {"half_width_log", record.half_width_log > 0 ? Json(record.half_width_log) : Json(nullptr)}};
 }
 
 // A gate that failed after any block of a re-roll fails the pair that the re-roll belongs to.
@@ -198,15 +239,21 @@ Json failed_gates(const Record& record) {
 
 }  // namespace
 
-Json floors_section(const plan::ExperimentSpec& experiment, const AaPairs& aa_pairs) {
+std::string floor_name(const std::string& metric) {
+  const std::vector<std::string> waits = measure::wait_metrics();
+  const std::string family = metric.substr(0, metric.find('.'));
+  return std::find(waits.begin(), waits.end(), family) == waits.end() ? metric : metric + " of step";
+}
+
+Json floors_section(const plan::ExperimentSpec& experiment, const AaPairs& aa_pairs, int made) {
   std::set<std::string> metrics(std::begin(kExploratory), std::end(kExploratory));
   if (!experiment.primary.empty()) metrics.insert(experiment.primary);
   metrics.insert(experiment.guards.begin(), experiment.guards.end());
   Json out = Json::object();
   for (const std::string& metric : metrics) {
-    const auto found = aa_pairs.find(metric);
+    const auto found = aa_pairs.find(floor_name(metric));
     const std::size_t pairs = found == aa_pairs.end() ? 0 : found->second.size();
-    const auto floor = pairs == 0 ? std::nullopt : stats::aa_floor(found->second, experiment.pairs);
+    const auto floor = pairs == 0 ? std::nullopt : stats::aa_floor(found->second, made);
     out[metric] = floor ? Json(*floor)
                         : missing(fmt::format("{} A/A pairs of this machine and scenario are on record, {} are needed",
                                               pairs, stats::kFloorPairs));
@@ -226,7 +273,7 @@ Json evidence_section(const Record& record) {
     if (record.plan->arms[arm].scenario.prefetch.submit == plan::Submit::early) early.push_back(record.arm_name(arm));
   }
   Json pairs = Json::array();
-  for (int pair = 0; pair < experiment.pairs; ++pair) {
+  for (int pair = 0; pair < record.pairs(); ++pair) {
     Json rerolls = Json::object();
     for (const std::size_t arm : judged) {
       if (const RerollRecord* reroll = reroll_of(record, pair, arm)) rerolls[record.arm_name(arm)] = reroll->plan.index;
@@ -243,15 +290,22 @@ Json evidence_section(const Record& record) {
           {"delta", experiment.delta},
           {"seed", record.plan->base.seed},
           {"planned_pairs", experiment.pairs},
+          {"stop", stop_section(record)},
           {"first_layer", layers.empty() ? -1 : layers.front()},
           {"pairs", pairs},
           {"failed_gates", failed_gates(record)},
+          {"cites", record.cites},
+          {"counters",
+           {{"cross_socket_bytes", counted_bytes(record, "cross_socket_bytes")},
+            {"host_bytes", counted_bytes(record, "host_bytes")}}},
+          {"judged_of_step", measure::wait_metrics()},
+          {"grid_caps", grid_caps_section(record, judged)},
           {"floor_key",
            {{"machine", record.floor_key.machine},
             {"fingerprint", record.floor_key.fingerprint},
             {"scenario", record.floor_key.scenario},
             {"one_allocation", record.floor_key.one_allocation}}},
-          {"floors", floors_section(experiment, record.aa_pairs)},
+          {"floors", floors_section(experiment, record.aa_pairs, record.pairs())},
           {"conditions",
            {{"complete", record.complete},
             {"checks_passed", record.figures_allowed()},

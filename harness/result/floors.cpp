@@ -96,6 +96,8 @@ FloorKey floor_key(const plan::Plan& plan, const placement::Topology& topology) 
     }());
     if (scenario.contains(at)) scenario.at(at) = nullptr;
   }
+  // Arms that alternate on tables of their own are neither of the two kinds that one_allocation tells apart.
+  if (plan.experiment.coresident) scenario["coresident"] = true;
   key.scenario = hash(scenario.dump());
   key.one_allocation = plan.arms_share_allocation;
   return key;

@@ -6,6 +6,9 @@
 #include <cmath>
 #include <set>
 
+#include "harness/result/cites.h"
+#include "harness/result/grid_caps.h"
+#include "harness/result/pair_figures.h"
 #include "harness/stats/summary.h"
 
 namespace eb::result {
@@ -35,9 +38,8 @@ Json value_or_null(const std::optional<double>& value) { return value ? Json(*va
 
 class Judge {
  public:
-  Judge(const Json& evidence, const Samples& samples) : evidence_(evidence), samples_(samples) {
-    rules_.delta = evidence.at("delta").get<double>();
-    rules_.seed = evidence.at("seed").get<std::uint64_t>();
+  Judge(const Json& evidence, const Samples& samples)
+      : evidence_(evidence), samples_(samples), pairs_(evidence, samples) {
     const Json& conditions = evidence.at("conditions");
     conditions_.complete = conditions.at("complete").get<bool>();
     conditions_.checks_passed = conditions.at("checks_passed").get<bool>();
@@ -72,6 +74,7 @@ class Judge {
       for (Json& hypothesis : hypotheses(one, verdict)) out.hypotheses.push_back(std::move(hypothesis));
     }
     out.gate_exit = regression ? 3 : shown ? 0 : 4;
+    out.grid_caps = grid_caps_json(evidence_, pairs_, conditions_);
     return out;
   }
 
@@ -84,72 +87,8 @@ class Judge {
     std::optional<Finding> control;
   };
 
-  std::string gate_of(int pair) const {
-    for (const Json& gate : evidence_.at("failed_gates")) {
-      if (gate.at("pair").get<int>() == pair) return gate.at("text").get<std::string>();
-    }
-    return "";
-  }
-
-  // Block figures of one side of a pair; `enough` turns false where a block has too few samples for the statistic.
-  std::map<int, double> block_figures(const RerollValues* values, int reroll, const std::string& statistic,
-                                      bool& enough) const {
-    std::map<int, double> out;
-    if (values == nullptr || !values->contains(reroll)) return out;
-    for (const auto& [block, list] : values->at(reroll)) {
-      const std::optional<double> figure = statistic_of(list, statistic);
-      enough = enough && figure.has_value();
-      if (figure) out[block] = *figure;
-    }
-    return out;
-  }
-
-  std::vector<evidence::Pair> pairs_of(const RerollValues* a, const RerollValues* b, const std::string& arm,
-                                       const std::string& statistic, bool& enough) const {
-    std::vector<evidence::Pair> pairs;
-    for (const Json& entry : evidence_.at("pairs")) {
-      const Json& rerolls = entry.at("rerolls");
-      if (!rerolls.contains(arms_.front()) || !rerolls.contains(arm)) continue;
-      const int first = rerolls.at(arms_.front()).get<int>();
-      const int second = rerolls.at(arm).get<int>();
-      const std::map<int, double> left = block_figures(a, first, statistic, enough);
-      const std::map<int, double> right = block_figures(b, second, statistic, enough);
-      evidence::Pair pair;
-      pair.pair = entry.at("pair").get<int>();
-      pair.gate = gate_of(pair.pair);
-      pair.blocks.matched = first == second;
-      for (const auto& [block, value] : left) {
-        if (pair.blocks.matched && !right.contains(block)) continue;
-        pair.blocks.a.push_back(value);
-      }
-      for (const auto& [block, value] : right) {
-        if (pair.blocks.matched && !left.contains(block)) continue;
-        pair.blocks.b.push_back(value);
-      }
-      if (!pair.blocks.a.empty() && !pair.blocks.b.empty()) pairs.push_back(std::move(pair));
-    }
-    return pairs;
-  }
-
-  const RerollValues* values_of(const std::string& arm, const std::string& column) const {
-    const auto found = samples_.replicas.find({arm, column});
-    return found == samples_.replicas.end() ? nullptr : &found->second;
-  }
-
   Finding figure(const std::string& arm, const std::string& metric) const {
-    const MetricName name = split_metric(metric);
-    evidence::Cell cell;
-    cell.metric = metric;
-    bool enough = true;
-    cell.pairs =
-        pairs_of(values_of(arms_.front(), name.column), values_of(arm, name.column), arm, name.statistic, enough);
-    if (!enough) {
-      cell.pairs.clear();
-      cell.absent = evidence::Reason::too_few_samples;
-    }
-    const Json& floors = evidence_.at("floors");
-    if (floors.contains(metric) && floors.at(metric).is_number()) cell.floor = floors.at(metric).get<double>();
-    return evidence::judge_figures(cell, rules_);
+    return pairs_.judge(arms_.front(), arm, metric);
   }
 
   Comparison figures(const std::string& arm) const {
@@ -237,7 +176,7 @@ class Judge {
         {"changes", changes},
         {"metric", primary_},
         {"pairs", evidence_.at("planned_pairs")},
-        {"delta", rules_.delta},
+        {"delta", pairs_.rules().delta},
         {"verdict", none ? Json(nullptr) : Json(evidence::name(verdict.verdict))},
         {"reason", evidence::name(verdict.reason)},
         {"text", text},
@@ -260,8 +199,10 @@ class Judge {
   }
 
   Json advice() const {
-    const std::string text = evidence::copies_advice(
-        evidence_.at("factor").is_string() ? evidence_.at("factor").get<std::string>() : "", false, false);
+    const Json& factor = evidence_.at("factor");
+    const CitedGround ground = ground_of(evidence_.value("cites", Json::array()));
+    const std::string text =
+        evidence::copies_advice(factor.is_string() ? factor.get<std::string>() : "", ground.a1, ground.b1);
     return text.empty() ? Json(nullptr) : Json(text);
   }
 
@@ -278,7 +219,7 @@ class Judge {
         return found == samples_.ranks.end() ? nullptr : &found->second;
       };
       bool enough = true;
-      for (const evidence::Pair& pair : pairs_of(of(arms_.front()), of(arm), arm, "p50", enough)) {
+      for (const evidence::Pair& pair : pairs_.pairs(arms_.front(), of(arms_.front()), arm, of(arm), "p50", enough)) {
         rank.log_b_over_a.push_back(stats::pair_log_ratio(pair.blocks));
       }
       ranks.push_back(std::move(rank));
@@ -303,13 +244,30 @@ class Judge {
   }
 
   std::optional<double> pooled_median(const std::string& arm, const std::string& column) const {
-    const RerollValues* values = values_of(arm, column);
+    const RerollValues* values = pairs_.values_of(arm, column);
     if (values == nullptr) return std::nullopt;
     std::vector<double> all;
     for (const auto& [reroll, blocks] : *values) {
       for (const auto& [block, list] : blocks) all.insert(all.end(), list.begin(), list.end());
     }
     return all.empty() ? std::nullopt : std::optional(stats::median(all));
+  }
+
+  // Counted bytes a step of the baseline and of `arm`; results of before the counters have no such part.
+  evidence::Traffic traffic(const std::string& arm, const char* what) const {
+    evidence::Traffic out;
+    const auto counters = evidence_.find("counters");
+    if (counters == evidence_.end()) return out;
+    const Json& by_arm = counters->at(what);
+    const auto of = [&](const std::string& name) -> std::optional<double> {
+      const Json value = by_arm.value(name, missing("the arm was not observed"));
+      if (value.is_number()) return value.get<double>();
+      out.reason = value.at("reason").get<std::string>();
+      return std::nullopt;
+    };
+    out.arm_bytes = of(arm);
+    out.baseline_bytes = of(arms_.front());
+    return out;
   }
 
   std::vector<Json> hypotheses(const Comparison& one, const evidence::Comparison& verdict) const {
@@ -323,6 +281,8 @@ class Judge {
       const MetricName name = split_metric(finding->metric);
       if (name.statistic == "p50") input.findings[name.column] = *finding;
     }
+    input.cross_socket = traffic(one.arm, "cross_socket_bytes");
+    input.host = traffic(one.arm, "host_bytes");
     const Json& early = evidence_.at("early_arms");
     const auto submits_early = [&](const std::string& arm) {
       return std::any_of(early.begin(), early.end(), [&](const Json& name) { return name == arm; });
@@ -348,7 +308,7 @@ class Judge {
 
   const Json& evidence_;
   const Samples& samples_;
-  evidence::Rules rules_;
+  PairFigures pairs_;
   evidence::Conditions conditions_;
   std::vector<std::string> arms_;
   std::string primary_;
@@ -370,27 +330,30 @@ Json finding_json(const Finding& finding) {
                 {"p", finding.clusters->p}};
   }
   const bool judged = finding.effect.has_value();
-  return {{"metric", finding.metric},
-          {"verdict", verdict(finding.verdict)},
-          {"reason", evidence::name(finding.reason)},
-          {"figures_verdict", verdict(finding.figures_verdict)},
-          {"figures_reason", evidence::name(finding.figures_reason)},
-          {"pairs", finding.pairs},
-          {"dropped_pairs", finding.dropped},
-          {"effect_ratio", value_or_null(finding.effect)},
-          {"interval", interval_json(finding.interval)},
-          {"bootstrap", interval_json(finding.bootstrap)},
-          {"log_deviation", judged ? Json(finding.deviation) : Json(nullptr)},
-          {"smallest_detectable_change", judged ? Json(std::expm1(finding.detectable)) : Json(nullptr)},
-          {"sign_test_p", judged ? Json(finding.sign_p) : Json(nullptr)},
-          {"t_test_p", judged ? Json(finding.p) : Json(nullptr)},
-          {"holm_p", judged ? Json(finding.holm_p) : Json(nullptr)},
-          {"floor_log", value_or_null(finding.floor)},
-          {"delta_used", finding.delta},
-          {"delta_raised_to_floor", finding.delta_raised},
-          {"log_ratios", finding.log_ratios},
-          {"two_clusters", clusters},
-          {"text", evidence::finding_text(finding)}};
+  Json json = {{"metric", finding.metric},
+               {"verdict", verdict(finding.verdict)},
+               {"reason", evidence::name(finding.reason)},
+               {"figures_verdict", verdict(finding.figures_verdict)},
+               {"figures_reason", evidence::name(finding.figures_reason)},
+               {"pairs", finding.pairs},
+               {"dropped_pairs", finding.dropped},
+               {"effect_ratio", value_or_null(finding.effect)},
+               {"interval", interval_json(finding.interval)},
+               {"bootstrap", interval_json(finding.bootstrap)},
+               {"log_deviation", judged ? Json(finding.deviation) : Json(nullptr)},
+               {"smallest_detectable_change", judged ? Json(std::expm1(finding.detectable)) : Json(nullptr)},
+               {"sign_test_p", judged ? Json(finding.sign_p) : Json(nullptr)},
+               {"t_test_p", judged ? Json(finding.p) : Json(nullptr)},
+               {"holm_p", judged ? Json(finding.holm_p) : Json(nullptr)},
+               {"floor_log", value_or_null(finding.floor)},
+               {"delta_used", finding.delta},
+               {"delta_raised_to_floor", finding.delta_raised},
+               {"log_ratios", finding.log_ratios},
+               {"two_clusters", clusters},
+               {"text", evidence::finding_text(finding)}};
+  // Only where it is so: a result of before the rule is derived as it was written.
+  if (finding.of_step) json["judged"] = "of_step";
+  return json;
 }
 
 Judgement judge(const Json& evidence, const Samples& samples) { return Judge(evidence, samples).run(); }

@@ -14,6 +14,7 @@
 #include "harness/plan/scenario.h"
 #include "harness/result/floors.h"
 #include "harness/result/json_value.h"
+#include "harness/result/observed_pass.h"
 #include "harness/supervise/reroll.h"
 #include "placement/topology.h"
 
@@ -32,6 +33,10 @@ struct RerollRecord {
   supervise::StorageReport storage;
   std::vector<collectors::NodeMemory> nodes_before;      // before the ranks were started
   std::vector<collectors::NodeMemory> nodes_after_load;  // when the tables were loaded, before any step
+  std::size_t snapshots_written = 0;
+
+  // "re-roll 3", with its arm where the re-roll holds the tables of several: folder and file names.
+  [[nodiscard]] std::string folder() const;
 };
 
 struct Warning {
@@ -94,6 +99,7 @@ struct Record {
   bool instrument = true;
   FloorKey floor_key;
   AaPairs aa_pairs;            // of this machine and scenario, by metric
+  Json cites = Json::array();  // read_cites()
   bool emulated_time = false;  // a software emulator keeps the time
   bool single_node = false;    // a rehearsal of a placement experiment on one NUMA node
   MachineState before;
@@ -110,6 +116,9 @@ struct Record {
   Json pcie_samples = Json::array();
   std::map<std::size_t, bool> replicas_uncoupled;
   std::vector<CheckRecord> checks;
+  std::vector<ObservedSlot> observed;
+  std::optional<int> pairs_made;  // experiment.stop precision: so far; else all that are planned
+  double half_width_log = 0;      // of the primary's interval after them, the widest of the arms
   std::vector<Warning> warnings;
   std::vector<FailureRecord> failures;
   bool complete = false;
@@ -120,6 +129,7 @@ struct Record {
   // A rank's kernels took turns with another's on one device: no time says anything.
   [[nodiscard]] bool time_sliced() const;
   [[nodiscard]] bool uses_gpu() const;
+  [[nodiscard]] int pairs() const { return pairs_made.value_or(plan->experiment.pairs); }
   [[nodiscard]] const std::string& arm_name(std::size_t arm) const { return plan->arms[arm].name; }
 };
 
@@ -143,6 +153,14 @@ void add_gpu_conditions(const Record& record, Json& conditions);
 [[nodiscard]] Json arms_section(const Record& record);
 [[nodiscard]] Json cells_section(const Record& record);
 [[nodiscard]] Json slots_section(const Record& record);
+
+// Half the width of the primary's interval, as a log ratio: of the arm with the widest, from the samples so far; empty
+// where an arm has none.
+struct Precision {
+  double half_width = 0;
+  double delta = 0;  // that is used
+};
+[[nodiscard]] std::optional<Precision> precision_of(const Record& record);
 
 // Warnings that follow from what was recorded: oversubscribed, ledger_disagrees, warm_up_not_steady, planted_fault.
 [[nodiscard]] std::vector<Warning> derived_warnings(const Record& record);

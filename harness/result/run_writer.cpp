@@ -15,6 +15,8 @@ namespace eb::result {
 
 namespace {
 
+constexpr int kLeastPairs = 6;  // an exact sign test at 5 % needs them, and so does a gate
+
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -96,6 +98,7 @@ RunWriter::RunWriter(RunFolder& folder, const RunInput& input) : folder_(folder)
   record_.floor_key = input.floor_key;
   record_.aa_pairs = input.aa_pairs;
   record_.single_node = input.single_node;
+  record_.cites = input.cites;
   record_.emulated_time = emulated_time();
   record_.started_utc = utc_now();
   record_.before = read_machine_state();
@@ -142,11 +145,19 @@ void RunWriter::reroll_starting(const measure::RerollPlan& reroll) {
   one.plan = reroll;
   one.nodes_before = collectors::read_node_memory();
   record_.rerolls.push_back(std::move(one));
-  snapshots_written_ = 0;
+}
+
+// The running re-roll's record; of several allocations that of its arm.
+RerollRecord& RunWriter::record_of(const measure::RerollPlan& reroll) {
+  const auto found = std::find_if(record_.rerolls.rbegin(), record_.rerolls.rend(), [&](const RerollRecord& one) {
+    return one.plan.index == reroll.index && one.plan.allocated_for == reroll.allocated_for;
+  });
+  if (found == record_.rerolls.rend()) fail(Exit::failure, "re-roll {} ends that did not start", reroll.index);
+  return *found;
 }
 
 void RunWriter::reroll_ready(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) {
-  RerollRecord& one = record_.rerolls.back();
+  RerollRecord& one = record_of(reroll);
   one.nodes_after_load = collectors::read_node_memory();
   one.storage = storage;
   write_snapshots(one);
@@ -160,6 +171,15 @@ void RunWriter::slot_starting(const measure::SlotInfo& slot) {
   during_ = fmt::format("re-roll {}: slot {} ({}, arm {})", slot.reroll, slot.slot, measure::name(slot.plan.kind),
                         record_.arm_name(slot.plan.arm));
   if (slot.plan.kind == measure::SlotKind::warm_up && record_.uses_gpu()) pcie_.start();
+  if (slot.plan.kind == measure::SlotKind::observed) {
+    std::vector<int> pids;
+    for (const RerollRecord& one : record_.rerolls) {
+      const auto& arms = one.plan.arms;
+      if (one.plan.index != slot.reroll || std::find(arms.begin(), arms.end(), slot.plan.arm) == arms.end()) continue;
+      pids = one.storage.pids;
+    }
+    observation_.start(pids);
+  }
 }
 
 void RunWriter::slot_done(const measure::SlotInfo& slot, const std::vector<supervise::SlotReport>& reports,
@@ -192,20 +212,40 @@ void RunWriter::slot_done(const measure::SlotInfo& slot, const std::vector<super
     events.insert(events.end(), reports[i].events.begin(), reports[i].events.end());
   }
   if (slot.plan.check) add_check(slot, facts);
+  if (slot.plan.kind == measure::SlotKind::observed) add_observed(slot, facts, values);
   if (!timed) return;
-  const std::string arm = dump(record_.arm_name(slot.plan.arm), -1);
   for (const measure::StepValues& step : values) {
     record_.cells->add(slot.plan.arm, slot.reroll, slot.plan.block, step);
+  }
+  append_samples(block_samples_, slot, values);
+}
+
+void RunWriter::append_samples(std::string& out, const measure::SlotInfo& slot,
+                               const std::vector<measure::StepValues>& values) {
+  const std::string arm = dump(record_.arm_name(slot.plan.arm), -1);
+  for (const measure::StepValues& step : values) {
     const std::int64_t number = slot.first_step + step.step;
     const plan::RunLayout& layout = record_.layouts[slot.plan.arm];
     for (std::size_t d = 0; d < step.per_replica.size(); ++d) {
-      append_sample(block_samples_, slot, arm, number, static_cast<int>(d), -1, record_.columns, step.per_replica[d]);
+      append_sample(out, slot, arm, number, static_cast<int>(d), -1, record_.columns, step.per_replica[d]);
     }
     for (std::size_t r = 0; r < step.per_rank.size(); ++r) {
-      append_sample(block_samples_, slot, arm, number, layout.ranks[r].replica, static_cast<int>(r), record_.columns,
+      append_sample(out, slot, arm, number, layout.ranks[r].replica, static_cast<int>(r), record_.columns,
                     step.per_rank[r]);
     }
   }
+}
+
+// Beside the samples, never among them: no figure and no verdict is made of an observed slot.
+void RunWriter::add_observed(const measure::SlotInfo& slot, const std::vector<Json>& facts,
+                             const std::vector<measure::StepValues>& values) {
+  std::size_t step_column = 0;
+  while (record_.columns[step_column].id != measure::MetricId::step) ++step_column;
+  record_.observed.push_back(observation_.stop(slot, facts, values, step_column));
+  if (record_.observed.back().kernel_replay) return;
+  std::string lines;
+  append_samples(lines, slot, values);
+  folder_.write(fmt::format("observed/reroll-{}-slot-{}.jsonl", slot.reroll, slot.slot), lines);
 }
 
 void RunWriter::add_work(const measure::SlotInfo& slot, int rank, const Json& facts) {
@@ -309,8 +349,21 @@ void RunWriter::block_done(const measure::RerollPlan& reroll, int block) {
   write_result(false);
 }
 
+// experiment.stop precision. The rule looks at the width of the interval alone, never at where it lies.
+bool RunWriter::pair_done(int pair) {
+  if (!record_.plan->experiment.stop_at_precision) return false;
+  record_.pairs_made = pair + 1;
+  const std::optional<Precision> found = precision_of(record_);
+  if (!found) return false;
+  record_.half_width_log = found->half_width;
+  const bool enough = *record_.pairs_made >= kLeastPairs && found->half_width <= std::log1p(found->delta) / 2;
+  log(fmt::format("pair {}: the primary's interval is +-{:.3f} %, delta is {:.3f} %{}", pair, found->half_width * 100,
+                  found->delta * 100, enough ? ": enough" : ""));
+  return enough;
+}
+
 void RunWriter::reroll_steady(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) {
-  RerollRecord& one = record_.rerolls.back();
+  RerollRecord& one = record_of(reroll);
   one.storage = storage;
   write_snapshots(one);
   require_placement(one, "steady");
@@ -318,16 +371,16 @@ void RunWriter::reroll_steady(const measure::RerollPlan& reroll, const supervise
 }
 
 void RunWriter::reroll_done(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) {
-  record_.rerolls.back().storage = storage;
+  record_of(reroll).storage = storage;
   log(fmt::format("re-roll {}: torn down", reroll.index));
 }
 
-void RunWriter::write_snapshots(const RerollRecord& reroll) {
-  for (; snapshots_written_ < reroll.storage.snapshots.size(); ++snapshots_written_) {
-    const supervise::SnapshotReport& one = reroll.storage.snapshots[snapshots_written_];
+void RunWriter::write_snapshots(RerollRecord& reroll) {
+  for (; reroll.snapshots_written < reroll.storage.snapshots.size(); ++reroll.snapshots_written) {
+    const supervise::SnapshotReport& one = reroll.storage.snapshots[reroll.snapshots_written];
     const Json snapshot = Json::parse(one.json, nullptr, false);
     if (snapshot.is_discarded()) fail(Exit::failure, "rank {}: snapshot {} is not JSON", one.rank, one.label);
-    folder_.write(fmt::format("placement/reroll-{}/{}-rank-{}.json", reroll.plan.index, one.label, one.rank),
+    folder_.write(fmt::format("placement/{}/{}-rank-{}.json", reroll.folder(), one.label, one.rank),
                   dump(snapshot) + "\n");
   }
 }

@@ -26,6 +26,7 @@ struct RunInput {
   FloorKey floor_key;           // what an A/A floor must hold for
   AaPairs aa_pairs;             // A/A log ratios on record, by metric
   bool single_node = false;     // a rehearsal on one NUMA node
+  Json cites = Json::array();   // read_cites()
 };
 
 class RunWriter final : public measure::Observer {
@@ -43,6 +44,7 @@ class RunWriter final : public measure::Observer {
                  const std::vector<measure::StepValues>& values) override;
   void warm_up_done(const measure::WarmUp& warm_up) override;
   void block_done(const measure::RerollPlan& reroll, int block) override;
+  bool pair_done(int pair) override;
   void reroll_steady(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) override;
   void reroll_done(const measure::RerollPlan& reroll, const supervise::StorageReport& storage) override;
 
@@ -59,11 +61,15 @@ class RunWriter final : public measure::Observer {
  private:
   void log(const std::string& text);
   void write_result(bool seal);
-  void write_snapshots(const RerollRecord& reroll);
+  void write_snapshots(RerollRecord& reroll);
   void require_placement(const RerollRecord& reroll, const std::string& label);
   void add_work(const measure::SlotInfo& slot, int rank, const Json& facts);
   void add_check(const measure::SlotInfo& slot, const std::vector<Json>& facts);
+  void add_observed(const measure::SlotInfo& slot, const std::vector<Json>& facts,
+                    const std::vector<measure::StepValues>& values);
+  void append_samples(std::string& out, const measure::SlotInfo& slot, const std::vector<measure::StepValues>& values);
   void flush_block(int reroll, int block);
+  [[nodiscard]] RerollRecord& record_of(const measure::RerollPlan& reroll);
 
   RunFolder& folder_;
   Record record_;
@@ -74,8 +80,8 @@ class RunWriter final : public measure::Observer {
   bool allow_degraded_ = false;
   std::string during_ = "start";
   std::string result_text_;
-  std::size_t snapshots_written_ = 0;  // of the running re-roll
-  collectors::PcieSampler pcie_;       // runs during warm-ups, whose times are no figures
+  Observation observation_;
+  collectors::PcieSampler pcie_;  // runs during warm-ups, whose times are no figures
 };
 
 }  // namespace eb::result

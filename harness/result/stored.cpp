@@ -79,7 +79,8 @@ Judgement judge_again(const StoredRun& run) {
     experiment.guards = evidence.at("guards").get<std::vector<std::string>>();
     const FloorKey floor{key.at("machine"), key.at("fingerprint").get<std::string>(),
                          key.at("scenario").get<std::string>(), key.at("one_allocation").get<bool>()};
-    const Json now = floors_section(experiment, read_floor(*state, floor));
+    const int made = evidence.value("stop", Json::object()).value("pairs_made", experiment.pairs);
+    const Json now = floors_section(experiment, read_floor(*state, floor), made);
     for (auto& [metric, value] : evidence.at("floors").items()) {
       if (!value.is_number() && now.contains(metric)) value = now.at(metric);
     }

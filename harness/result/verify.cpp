@@ -146,6 +146,9 @@ std::size_t check_verdicts(const std::string& path, const Json& result, const Sa
   if (result.at("hypotheses") != derived.hypotheses) {
     fail(Exit::bad_data, "{}/result.json: the hypotheses are not what the samples give", path);
   }
+  if (result.value("grid_caps", Json()) != derived.grid_caps) {
+    fail(Exit::bad_data, "{}/result.json: grid_caps is not what the samples give", path);
+  }
   return found.size();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "harness/base/error.h"
 #include "harness/plan/ledger_input.h"
@@ -157,6 +158,29 @@ void require_memory(const MemoryEstimate& estimate, const placement::MemoryLimit
        "not enough memory, nothing was allocated: {} ({}). Lower model.table_scale, the batch or workload.steps, or "
        "free memory",
        fmt::join(lines, "; "), estimate.text());
+}
+
+void require_memory_together(const std::vector<ArmMemory>& arms, const placement::MemoryLimits& limits) {
+  placement::MemoryNeed need;
+  std::set<int> nodes;
+  bool all_bound = true;
+  std::string each;
+  for (const auto& [arm, estimate] : arms) {
+    need.shared_bytes += estimate.need.shared_bytes;
+    need.shm_file_bytes += estimate.need.shm_file_bytes;
+    need.private_bytes += estimate.need.private_bytes;
+    nodes.insert(estimate.need.bind_nodes.begin(), estimate.need.bind_nodes.end());
+    all_bound = all_bound && !estimate.need.bind_nodes.empty();
+    each += fmt::format("{}arm {} {} ({})", each.empty() ? "" : ", ", arm,
+                        placement::human_bytes(estimate.total_bytes()), estimate.text());
+  }
+  if (all_bound) need.bind_nodes.assign(nodes.begin(), nodes.end());
+  const std::vector<std::string> lines = placement::missing_memory(need, limits);
+  if (lines.empty()) return;
+  fail(Exit::failure,
+       "experiment.coresident holds the tables of all arms at once, and they do not fit, nothing was allocated: {}; {} "
+       "together: {}. Set experiment.coresident false, or lower model.table_scale",
+       fmt::join(lines, "; "), placement::human_bytes(need.shared_bytes + need.private_bytes), each);
 }
 
 }  // namespace eb::supervise

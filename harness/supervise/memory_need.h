@@ -39,4 +39,12 @@ void require_huge_pages(const plan::Scenario& scenario, const plan::RunLayout& l
 // Error(failure) with need, limits and figures where it does not fit.
 void require_memory(const MemoryEstimate& estimate, const placement::MemoryLimits& limits);
 
+// experiment.coresident: the tables and ranks of all `arms` at once. Error(failure) with what each arm takes where that
+// does not fit.
+struct ArmMemory {
+  std::string arm;
+  MemoryEstimate estimate;
+};
+void require_memory_together(const std::vector<ArmMemory>& arms, const placement::MemoryLimits& limits);
+
 }  // namespace eb::supervise

@@ -84,6 +84,18 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
   });
 }
 
+void check_coresident(const plan::Plan& plan) {
+  std::vector<ArmMemory> arms;
+  for (const plan::Arm& arm : plan.arms) {
+    if (arm.control) continue;  // a control has a re-roll of its own
+    const engram::Geometry geometry = engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale);
+    const plan::RunLayout layout = plan::make_layout(arm.scenario, geometry);
+    const auto arena = static_cast<std::int64_t>(backend::arena_bytes(rank::run_groups(layout)));
+    arms.push_back({arm.name, estimate_memory(arm.scenario, layout, geometry, arena)});
+  }
+  require_memory_together(arms, placement::read_memory_limits());
+}
+
 int order_of(Exit exit) {
   switch (exit) {
     case Exit::usage:
@@ -104,6 +116,7 @@ std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal) {
     check_arm(found, plan.arms.size() > 1 ? arm.name : "", arm.scenario, topology, rehearsal);
   }
   if (plan.arms.empty()) check_arm(found, "", plan.base, topology, rehearsal);
+  if (plan.experiment.coresident && found.empty()) try_check(found, "", [&] { check_coresident(plan); });
   std::stable_sort(found.begin(), found.end(),
                    [](const Obstacle& a, const Obstacle& b) { return order_of(a.exit) < order_of(b.exit); });
   return found;

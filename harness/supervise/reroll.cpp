@@ -147,9 +147,11 @@ void Reroll::Impl::start() {
     setup.allow_degraded = options.allow_degraded;
     crew->send(place.rank, setup, std::array{arena.get(), crew->progress_fd()});
   }
+  report.pids.assign(layout.ranks.size(), 0);
   crew->collect(all_ranks(layout), "start", [&](int rank, const auto& received) {
     const auto* ready = std::get_if<control::Ready>(&received.message);
     if (ready == nullptr) return false;
+    report.pids[static_cast<std::size_t>(rank)] = ready->pid;
     for (const std::string& lost : ready->binding_lost) report.degraded.push_back({rank, lost});
     return true;
   });

@@ -50,6 +50,7 @@ struct StorageReport {
   std::vector<SnapshotReport> snapshots;
   std::vector<DegradedBinding> degraded;  // by rank; empty unless Options::allow_degraded
   std::vector<CopyDigest> digests;        // by backing; storage.copies per-numa-node only, all of a shard equal
+  std::vector<int> pids;                  // of each rank
   std::int64_t ranks_ready_ns = 0;        // from the start of the processes to the last Ready
 };
 

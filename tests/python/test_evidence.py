@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,22 @@ def test_selftest_runs_one_experiment_alone(tmp_path: Path) -> None:
         (['experiment.arms={"A":"early","B":"early"}'], "are equal"),
         (['experiment.arms={"A":"early","B":{"prefetch.submit":"early","prefetch.order":"table"}}'], "prefetch.submit"),
         (["experiment.factor=storage.backing", 'experiment.arms={"A":"memfd","B":"hbm"}'], "hbm"),
+        (["device.backend=auto", "storage.backing=hbm"], "cannot be an arm of prefetch.submit"),
+        (["storage.backing=stub"], "cannot be an arm of prefetch.submit"),
+        (['experiment.arms={"A":{"prefetch.submit":"early","prefetch.order":"table"},"B":"early"}'], "prefetch.submit"),
+        (["experiment.outcome=step_us.p50"], "a metric of a step"),
+        (["experiment.outcome=lookup_us"], "a metric of a step"),
+        (["experiment.outcome=ttft_ms.p95"], "has no clients"),
+        (["experiment.outcome=latency"], "ttft_ms, itl_ms or goodput_requests_per_s"),
+        (["experiment.primary=gather_us.p50", "parallel.tp=1"], "one member"),
+        (["experiment.primary=rows_us.p50"], "dp_sharded"),
+        (["experiment.stop=p_value"], "fixed, precision"),
+        (["experiment.coresident=true"], "share one allocation already"),
+        (
+            ["experiment.coresident=true", "experiment.factor=device.cpu_workers", 'experiment.arms={"A":1,"B":2}'],
+            "a factor of storage",
+        ),
+        (['experiment.cites=["nowhere/at-all"]'], "no such folder"),
         (["experiment.primary=lookup_us.l7.p50"], "backbone layer 7 has no table"),
         (["experiment.primary=expert_us.p50"], "parallel.ep is 1"),
         (["experiment.primary=lokup_us.p50"], "nearest is lookup_us"),
@@ -212,3 +230,158 @@ def test_bad_experiments_are_refused(tmp_path: Path, change: list[str], text: st
     settings = [part for one in change for part in ("--set", one)]
     assert text in run("run", str(SCENARIO), "-o", str(tmp_path / "run"), *settings, code=2).stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_declared_delta_below_the_floor_gives_way_to_it(tmp_path: Path) -> None:
+    """Pairs with 2 % noise between the arms: the floor is above a delta of 0.1 %, is used, and the result says so."""
+    scenario = json.loads(SCENARIO.read_text())
+    scenario["experiment"].update(factor="storage.pretouch", arms={"A": "none", "B": "leader"}, delta=0.001)
+    path = tmp_path / "apart.json"
+    path.write_text(json.dumps(scenario))
+    state = tmp_path / "state"
+    settings = ["--set", "device.fake_noise=0.02"]
+    run("selftest", str(path), *settings, "-o", str(tmp_path / "series"), state=state)
+    done = run("run", str(path), *settings, "-o", str(tmp_path / "run"), state=state)
+    primary = comparison(tmp_path / "run")["primary"]
+    assert primary["delta_raised_to_floor"] is True
+    assert primary["delta_used"] == pytest.approx(math.expm1(primary["floor_log"]))
+    assert primary["delta_used"] > 0.001
+    assert "the A/A floor; the declared one lies below it" in done.stdout
+    run("verify", str(tmp_path / "run"))
+
+
+def b1(tmp_path: Path, **durations: float) -> Path:
+    """B1 on the fake device, whose early arm hides the lookup altogether."""
+    scenario = json.loads(SCENARIO.read_text())
+    scenario["device"]["fake_durations_us"].update(durations)
+    scenario["experiment"].update(arms={"at_consume": "at_consume", "early": "early"}, primary="exposed_us.p50")
+    path = tmp_path / "b1.json"
+    path.write_text(json.dumps(scenario))
+    return path
+
+
+def test_b1_gives_a_verdict_where_the_wait_vanishes(tmp_path: Path) -> None:
+    path = b1(tmp_path, lookup=30)
+    state = tmp_path / "state"
+    run("selftest", str(path), "-o", str(tmp_path / "series"), state=state)
+    run("run", str(path), "-o", str(tmp_path / "run"), state=state)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    medians = {
+        cell["arm"]: cell["median"] for cell in result["cells"] if cell["metric"] == "exposed_us"
+    }
+    steps = {cell["arm"]: cell["median"] for cell in result["cells"] if cell["metric"] == "step_us"}
+    assert medians["early"] == 0 < medians["at_consume"]
+    found = comparison(tmp_path / "run")
+    assert (found["verdict"], found["reason"]) == ("better", "improved")
+    assert found["primary"]["judged"] == "of_step"
+    assert found["primary"]["effect_ratio"] == pytest.approx(1 - medians["at_consume"] / steps["at_consume"], rel=1e-3)
+    assert found["chain"]["links"][1]["status"] == "held"
+    run("compare", str(tmp_path / "run"), "--gate", state=state)
+    run("verify", str(tmp_path / "run"))
+
+
+def test_the_observed_pass_enters_no_figure(plain: Path) -> None:
+    result = json.loads((plain / "result.json").read_text())
+    kinds = [slot["kind"] for slot in result["slots"]]
+    assert kinds.count("observed") == 2 * 8
+    for reroll in range(8):
+        own = [slot["kind"] for slot in result["slots"] if slot["reroll"] == reroll]
+        assert own[-2:] == ["observed", "observed"], "after all that is timed"
+    observed = {slot["slot"] for slot in result["slots"] if slot["kind"] == "observed"}
+    for path in (plain / "samples").glob("*.jsonl"):
+        assert observed.isdisjoint(json.loads(line)["slot"] for line in path.read_text().splitlines())
+    texts = [path.read_text() for path in (plain / "observed").glob("*.jsonl")]
+    assert {json.loads(line)["slot"] for text in texts for line in text.splitlines()} == observed
+    for cost in result["observed_pass"]["cost"]:
+        assert cost["rerolls"] == 8
+        assert cost["observed_over_timed_step"]["value"] == 1, "scripted times: a collector costs nothing"
+
+
+def test_a_run_ends_where_its_precision_is_reached(tmp_path: Path, state: Path) -> None:
+    settings = ["--set", "experiment.pairs=30", "--set", "experiment.stop=precision"]
+    folder = tmp_path / "run"
+    run("run", str(SCENARIO), "-o", str(folder), *settings, state=state)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["evidence"]["stop"]["pairs_made"] == 6
+    assert result["comparisons"][0]["primary"]["pairs"] == 6
+    run("compare", str(folder), "--gate", state=state)
+    run("verify", str(folder))
+
+
+def test_coresident_arms_alternate_on_tables_of_their_own(tmp_path: Path) -> None:
+    scenario = json.loads(SCENARIO.read_text())
+    scenario["experiment"].update(
+        factor="storage.pretouch", arms={"A": "none", "B": "leader"}, coresident=True, pairs=2, primary="lookup_us.p50"
+    )
+    path = tmp_path / "coresident.json"
+    path.write_text(json.dumps(scenario))
+    folder = tmp_path / "run"
+    run("run", str(path), "-o", str(folder))
+    result = json.loads((folder / "result.json").read_text())
+    assert [pair["rerolls"] for pair in result["evidence"]["pairs"]] == [{"A": 0, "B": 0}, {"A": 1, "B": 1}]
+    for reroll in (0, 1):
+        for block in range(scenario["experiment"]["blocks"]):
+            order = "".join(
+                slot["arm"]
+                for slot in result["slots"]
+                if (slot["reroll"], slot["block"], slot["kind"]) == (reroll, block, "timed")
+            )
+            assert order in ("ABBA", "BAAB")
+    assert len(result["ledger"]) == 4
+    inodes = {
+        (snapshot["reroll"], snapshot["arm"]): json.dumps([backing["identity"] for backing in snapshot["backings"]])
+        for snapshot in result["placement"]["snapshots"]
+        if snapshot["label"] == "after_load"
+    }
+    assert len(inodes) == 4
+    run("verify", str(folder))
+
+
+def test_coresident_arms_that_do_not_fit_are_refused_with_figures(tmp_path: Path) -> None:
+    """Each arm alone fits into what is free; both together do not."""
+    scenario = json.loads((ROOT / "scenarios" / "selftest.json").read_text())
+    scenario["device"]["backend"] = "fake"
+    scenario["experiment"].update(factor="storage.pretouch", arms={"A": "none", "B": "leader"})
+    path = tmp_path / "coresident.json"
+    path.write_text(json.dumps(scenario))
+
+    def planned(*settings: str) -> Any:
+        options = [part for setting in settings for part in ("--set", setting)]
+        return json.loads(run("plan", str(path), *options, "--json").stdout)
+
+    # The largest scale, in steps of a tenth, at which one arm alone fits.
+    scale = 1.0
+    while planned(f"model.table_scale={scale}")["obstacles"]:
+        scale *= 0.9
+        assert scale > 1e-6, "not even the smallest table fits"
+    if scale == 1.0:
+        pytest.skip("this machine holds even two whole tables")
+    done = run(
+        *("run", str(path), "--set", f"model.table_scale={scale}", "--set", "experiment.coresident=true"),
+        *("-o", str(tmp_path / "run")),
+        code=1,
+    )
+    assert "holds the tables of all arms at once" in done.stderr
+    assert "arm A " in done.stderr
+    assert "arm B " in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a3_rests_on_cited_a1_and_b1(tmp_path: Path, plain: Path, state: Path) -> None:
+    """A cited run is verified, and counts where it is of this machine and says something."""
+    cites = json.dumps([str(plain)])
+    folder = tmp_path / "run"
+    run("run", str(SCENARIO), "-o", str(folder), "--set", f"experiment.cites={cites}", state=state)
+    (cite,) = json.loads((folder / "result.json").read_text())["evidence"]["cites"]
+    assert cite["experiment"] == "B1"
+    assert cite["same_machine"] is True
+    assert [one["verdict"] for one in cite["verdicts"]] == ["same"]
+    run("verify", str(folder))
+    damaged = tmp_path / "damaged"
+    shutil.copytree(plain, damaged)
+    (damaged / "log.txt").write_text("nothing\n")
+    cites = json.dumps([str(damaged)])
+    out = tmp_path / "other"
+    error = run("run", str(SCENARIO), "-o", str(out), "--set", f"experiment.cites={cites}", code=5).stderr
+    assert "log.txt" in error
+    assert not out.exists()

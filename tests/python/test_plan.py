@@ -42,6 +42,58 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+MATRICES = {"a1", "a2", "a3", "b1", "b2", "t", "h2"}
+EXPERIMENTS = [path for path in SCENARIOS if path.stem.removesuffix("-small") in MATRICES]
+LOADS = ("decode", "prefill", "mixed", "one-prefills", "low-reuse", "repeat")
+
+
+def load_file(load: str, experiment: Path) -> Path:
+    """The form of a load that fits the experiment's size."""
+    folder = ROOT / "scenarios" / "loads"
+    small = folder / f"{load}-small.json"
+    return small if experiment.stem.endswith("-small") and small.exists() else folder / f"{load}.json"
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_experiment_plans_under_every_load(path: Path, load: str) -> None:
+    overlay = load_file(load, path)
+    jsonschema.validate(json.loads(overlay.read_text()), SCHEMA)
+    answer = json.loads(run("plan", str(path), "--with", str(overlay), "--json").stdout)
+    assert answer["name"] == f"{path.stem}-{load}"
+    workload = answer["plan"]["workload"]
+    for key, value in json.loads(overlay.read_text())["workload"].items():
+        if key == "batches":
+            assert [{k: batch[k] for k in asked} for batch, asked in zip(workload[key], value, strict=True)] == value
+        elif isinstance(value, dict):
+            assert value.items() <= workload[key].items()
+        else:
+            assert workload[key] == value
+    before = plan(path)["plan"]
+    assert answer["plan"]["experiment"] == before["experiment"], "a load changes no experiment"
+
+
+def test_overlays_are_laid_over_in_order_and_below_settings(tmp_path: Path) -> None:
+    one = tmp_path / "one.json"
+    two = tmp_path / "two.json"
+    one.write_text('{"name": "one", "workload": {"steps": 3, "burn_in": 2}}')
+    two.write_text('{"name": "two", "workload": {"steps": 5}, "experiment": null}')
+    done = run(
+        "plan", TINY, "--with", str(one), "--with", str(two), "--set", "workload.burn_in=7", "--json"
+    )
+    answer = json.loads(done.stdout)
+    assert answer["name"] == "tiny-one-two"
+    assert answer["plan"]["workload"]["steps"] == 5
+    assert answer["plan"]["workload"]["burn_in"] == 7
+    one.write_text('{"workload": {"step": 3}}')
+    assert "workload.steps" in run("plan", TINY, "--with", str(one), code=2).stderr, "a wrong key has a nearest one"
+    one.write_text('{"workload": {"steps": 3')
+    assert f"--with {one}" in run("plan", TINY, "--with", str(one), code=2).stderr
+    one.write_text("[]")
+    assert "a scenario is a JSON object" in run("plan", TINY, "--with", str(one), code=2).stderr
+    assert "nothing.json" in run("plan", TINY, "--with", str(tmp_path / "nothing.json"), code=2).stderr
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_are_valid(path: Path) -> None:
     jsonschema.validate(json.loads(path.read_text()), SCHEMA)

@@ -65,7 +65,7 @@ TEST(Encoding, EveryStageHasItsOwnName) {
 }
 
 TEST(Encoding, RunSlotAndAnswers) {
-  const RunSlot slot = through_rank(RunSlot{7, "{}", 200, 1LL << 40, false, true, true, true, "lookup", 10});
+  const RunSlot slot = through_rank(RunSlot{7, "{}", 200, 1LL << 40, false, true, true, true, true, "lookup", 10});
   EXPECT_EQ(slot.slot, 7);
   EXPECT_EQ(slot.steps, 200);
   EXPECT_EQ(slot.first_step, 1LL << 40);
@@ -73,6 +73,7 @@ TEST(Encoding, RunSlotAndAnswers) {
   EXPECT_TRUE(slot.check);
   EXPECT_TRUE(slot.check_hidden);
   EXPECT_TRUE(slot.control);
+  EXPECT_TRUE(slot.observed);
   EXPECT_EQ(slot.inject_stage, "lookup");
   EXPECT_EQ(slot.inject_percent, 10);
   EXPECT_EQ(through_rank(Snapshot{"after_map"}).label, "after_map");

@@ -17,9 +17,15 @@ TEST(Hypotheses, H1NeedsPagesLookupAndTraffic) {
   EXPECT_EQ(of(input, 1).standing, Standing::weakened);
   input.findings["lookup_us"] = judged(around(0.2));
   EXPECT_EQ(of(input, 1).standing, Standing::not_testable) << "without counters the traffic is unknown";
-  input.cross_socket_counted = true;
+  input.cross_socket.baseline_bytes = 1e6;
+  input.cross_socket.arm_bytes = 1e6;
+  EXPECT_EQ(of(input, 1).standing, Standing::not_testable) << "the traffic stayed as it was";
+  input.cross_socket.arm_bytes = 1e3;
+  EXPECT_EQ(of(input, 1).standing, Standing::not_testable) << "the traffic went the other way";
+  input.cross_socket.arm_bytes = 2e6;
   EXPECT_EQ(of(input, 1).standing, Standing::supported);
   EXPECT_NEAR(of(input, 1).figures.at("lookup_us_ratio"), std::exp(0.2), 1e-9);
+  EXPECT_EQ(of(input, 1).figures.at("cross_socket_bytes_per_step_arm"), 2e6);
   input.pages = LinkStatus::broken;
   EXPECT_EQ(of(input, 1).standing, Standing::not_testable);
   input.factor = "prefetch.submit";
@@ -33,7 +39,11 @@ TEST(Hypotheses, H2NeedsReplicasAndCounters) {
   EXPECT_EQ(of(input, 2).standing, Standing::weakened);
   input.findings["lookup_us"] = judged(around(0.2));
   EXPECT_EQ(of(input, 2).standing, Standing::not_testable);
-  input.host_counted = true;
+  EXPECT_NE(of(input, 2).why.find("no counter of it was read"), std::string::npos);
+  input.host.baseline_bytes = 1e6;
+  input.host.arm_bytes = 1e6;
+  EXPECT_EQ(of(input, 2).standing, Standing::weakened) << "slower for another reason than the host";
+  input.host.arm_bytes = 3e6;
   EXPECT_EQ(of(input, 2).standing, Standing::supported);
 }
 
@@ -70,10 +80,11 @@ TEST(Hypotheses, H4IsJudgedTowardsEarly) {
 }
 
 TEST(Hypotheses, CopiesArePrematureWithoutA1AndB1) {
-  EXPECT_NE(copies_advice("storage.copies", false, false).find("premature: A1/B1 evidence missing"), std::string::npos);
-  EXPECT_NE(copies_advice("storage.copies", true, false).find("premature"), std::string::npos);
-  EXPECT_EQ(copies_advice("storage.copies", true, true), "");
-  EXPECT_EQ(copies_advice("storage.policy", false, false), "");
+  EXPECT_NE(copies_advice("storage.copies", "", "").find("premature: A1/B1 evidence missing"), std::string::npos);
+  EXPECT_NE(copies_advice("storage.copies", "a1: same", "").find("premature"), std::string::npos);
+  EXPECT_EQ(copies_advice("storage.copies", "a1: same", "b1: better"),
+            "rests on A1 (a1: same) and B1 (b1: better) of this machine");
+  EXPECT_EQ(copies_advice("storage.policy", "", ""), "");
 }
 
 }  // namespace

@@ -16,11 +16,15 @@ struct Log {
 
 class ScriptedExecutor final : public Executor {
  public:
-  ScriptedExecutor(Log& log, bool steady) : log_(log), steady_(steady) { log_.lines.emplace_back("allocate"); }
-  ~ScriptedExecutor() override { log_.lines.emplace_back("gone"); }
+  // `label` stands before its lines, where there are several.
+  ScriptedExecutor(Log& log, bool steady, std::string label = "")
+      : log_(log), steady_(steady), label_(std::move(label)) {
+    log_.lines.push_back(label_ + "allocate");
+  }
+  ~ScriptedExecutor() override { log_.lines.push_back(label_ + "gone"); }
   std::vector<supervise::SlotReport> run_slot(const control::RunSlot& slot) override {
-    log_.lines.push_back(fmt::format("run{}{}{}", slot.timed ? " timed" : "", slot.check ? " check" : "",
-                                     slot.check_hidden ? " hidden" : ""));
+    log_.lines.push_back(fmt::format("{}run{}{}{}{}", label_, slot.timed ? " timed" : "", slot.check ? " check" : "",
+                                     slot.check_hidden ? " hidden" : "", slot.observed ? " observed" : ""));
     log_.slots.push_back(slot);
     std::vector<supervise::SlotReport> reports(4);
     for (int r = 0; r < 4; ++r) {
@@ -34,13 +38,14 @@ class ScriptedExecutor final : public Executor {
     ++calls_;
     return reports;
   }
-  void snapshot(const std::string& label) override { log_.lines.push_back("snapshot " + label); }
-  void tear_down() override { log_.lines.emplace_back("tear_down"); }
+  void snapshot(const std::string& label) override { log_.lines.push_back(label_ + "snapshot " + label); }
+  void tear_down() override { log_.lines.push_back(label_ + "tear_down"); }
   const supervise::StorageReport& storage() const noexcept override { return storage_; }
 
  private:
   Log& log_;
   bool steady_;
+  std::string label_;
   std::int64_t calls_ = 0;
   supervise::StorageReport storage_;
 };
@@ -55,6 +60,12 @@ class Watcher final : public Observer {
   }
   void warm_up_done(const WarmUp& warm_up) override { warm_ups.push_back(warm_up); }
   void block_done(const RerollPlan&, int block) override { log_.lines.push_back(fmt::format("block {} done", block)); }
+  bool pair_done(int pair) override {
+    pairs.push_back(pair);
+    return pair == enough_after;
+  }
+  std::vector<int> pairs;
+  int enough_after = -1;
   std::vector<SlotInfo> infos;
   std::vector<WarmUp> warm_ups;
   std::size_t steps = 0;
@@ -117,11 +128,13 @@ TEST(Experiment, OrderOfOneReroll) {
                                              "run timed check",
                                              "run timed check",
                                              "block 0 done",
+                                             "run timed observed",
+                                             "run timed observed",  // a pass with collectors on, after the timed one
                                              "snapshot steady",
                                              "tear_down",
                                              "gone"};
   EXPECT_EQ(log.lines, expected);
-  EXPECT_EQ(watcher.steps, 6U * 2U + 4U * 3U);
+  EXPECT_EQ(watcher.steps, 6U * 2U + 4U * 3U + 2U * 3U);
   ASSERT_EQ(watcher.warm_ups.size(), 2U);
   EXPECT_TRUE(watcher.warm_ups[0].steady);
   EXPECT_EQ(watcher.warm_ups[0].steps, 6);
@@ -137,13 +150,96 @@ std::vector<control::RunSlot> slots_of(const plan::Plan& plan) {
   return log.slots;
 }
 
+// What an observed slot does differs from a timed one's by the collectors alone.
+TEST(Experiment, AnObservedSlotIsATimedOneWithCollectors) {
+  plan::Plan plan = b1();
+  plan.experiment.pairs = 2;
+  plan.experiment.inject = {"lookup", 10, "B"};
+  int observed = 0;
+  int injected = 0;
+  for (const auto& slot : slots_of(plan)) {
+    if (!slot.observed) continue;
+    ++observed;
+    injected += slot.inject_stage.empty() ? 0 : 1;
+    EXPECT_TRUE(slot.timed && slot.control);
+    EXPECT_FALSE(slot.check);
+    EXPECT_EQ(slot.steps, 3);
+  }
+  EXPECT_EQ(observed, 4) << "one an arm in each of two re-rolls";
+  EXPECT_EQ(injected, 2) << "of arm B";
+}
+
+TEST(Experiment, EndsAfterThePairThatIsEnough) {
+  plan::Plan plan = b1();
+  plan.experiment.pairs = 7;
+  Log log;
+  Watcher watcher(log);
+  watcher.enough_after = 2;
+  run_experiment(
+      plan, make_schedule(plan), {layout(), layout()},
+      [&](const plan::Scenario&, const plan::RunLayout&) { return std::make_unique<ScriptedExecutor>(log, true); },
+      watcher);
+  EXPECT_EQ(watcher.pairs, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(std::count(log.lines.begin(), log.lines.end(), "allocate"), 3);
+  EXPECT_EQ(log.lines.back(), "gone") << "the pair is ended, not cut";
+}
+
+TEST(Experiment, APairOfSeveralRerollsIsAskedAboutOnce) {
+  plan::Plan plan = b1();
+  plan.arms_share_allocation = false;
+  plan.experiment.pairs = 3;
+  Log log;
+  Watcher watcher(log);
+  watcher.enough_after = 1;
+  run_experiment(
+      plan, make_schedule(plan), {layout(), layout()},
+      [&](const plan::Scenario&, const plan::RunLayout&) { return std::make_unique<ScriptedExecutor>(log, true); },
+      watcher);
+  EXPECT_EQ(watcher.pairs, (std::vector<int>{0, 1}));
+  EXPECT_EQ(std::count(log.lines.begin(), log.lines.end(), "allocate"), 4);
+}
+
+// Both arms' tables are there before the first slot, blocks alternate between them, and each slot runs on its own.
+TEST(Experiment, OrderOfCoresidentArms) {
+  plan::Plan plan = b1();
+  plan.arms_share_allocation = false;
+  plan.experiment.coresident = true;
+  plan.arms[0].scenario.workload.warmup = 0;
+  plan.arms[1].scenario.workload.warmup = 0;
+  plan.arms[0].scenario.storage.tolerance = 0.25;  // tells the arms apart in the factory
+  Log log;
+  Watcher watcher(log);
+  run_experiment(
+      plan, make_schedule(plan), {layout(), layout()},
+      [&](const plan::Scenario& scenario, const plan::RunLayout&) {
+        return std::make_unique<ScriptedExecutor>(log, true, scenario.storage.tolerance == 0.25 ? "A " : "B ");
+      },
+      watcher);
+  ASSERT_EQ(log.lines.size(), 2U + 2U + 5U + 1U + 2U + 2U + 2U + 2U);
+  const std::vector<std::string> first(log.lines.begin(), log.lines.begin() + 4);
+  const std::string one = first[0].substr(0, 2);
+  const std::string other = one == "A " ? "B " : "A ";
+  EXPECT_EQ(first, (std::vector<std::string>{one + "allocate", other + "allocate", "A run check hidden",
+                                             "B run check hidden"}));
+  std::string order;
+  for (std::size_t i = 5; i < 9; ++i) order += log.lines[i][0];
+  EXPECT_TRUE(order == "ABBA" || order == "BAAB") << order;
+  const std::vector<std::string> last(log.lines.begin() + 12, log.lines.end());
+  EXPECT_EQ(last, (std::vector<std::string>{one + "snapshot steady", other + "snapshot steady", one + "tear_down",
+                                            other + "tear_down", one + "gone", other + "gone"}));
+  for (std::size_t i = 2; i < log.slots.size(); ++i) {
+    EXPECT_GE(log.slots[i].first_step, log.slots[i - 1].first_step) << "one sequence of indices for both";
+  }
+}
+
 TEST(Experiment, TheNegativeControlRunsInTimedSlotsOfPairedArms) {
   plan::Plan plan = b1();
   for (const auto& slot : slots_of(plan)) EXPECT_FALSE(slot.control) << "one pair gives no verdict";
   plan.experiment.pairs = 2;
   int controlled = 0;
   for (const auto& slot : slots_of(plan)) controlled += slot.control ? 1 : 0;
-  EXPECT_EQ(controlled, 2 * 4) << "ABBA in each of two re-rolls; no check, warm-up or burn-in";
+  EXPECT_EQ(controlled, 2 * (4 + 2))
+      << "ABBA and the observed slots in each of two re-rolls; no check, warm-up or burn-in";
   plan.experiment.negative_control = false;
   for (const auto& slot : slots_of(plan)) EXPECT_FALSE(slot.control);
 }
@@ -159,8 +255,8 @@ TEST(Experiment, ExtraWorkGoesIntoMeasuredSlotsOfItsArmOnly) {
     EXPECT_GE(i, 8U) << "checks and warm-up show what the stage takes without it";
     EXPECT_EQ(slots[i].inject_percent, 10);
   }
-  EXPECT_GE(injected, 2);
-  EXPECT_LE(injected, 3) << "two timed slots of B, and the burn-in where the block opens with it";
+  EXPECT_GE(injected, 3);
+  EXPECT_LE(injected, 4) << "two timed slots of B, its observed one, and the burn-in where the block opens with it";
 }
 
 TEST(Experiment, TheFakesNoiseIsDrawnOncePerReroll) {

@@ -115,6 +115,45 @@ TEST(Schedule, ControlsAreNeverAmongTheJudgedArms) {
   EXPECT_EQ(schedule[1].allocated_for, 3U);
 }
 
+TEST(Schedule, AnObservedSlotOfEachArmFollowsTheBlocks) {
+  plan::Plan plan = two_arms(true);
+  plan::Arm control = plan.arms[0];
+  control.name = "cap";
+  control.control = true;
+  control.overrides = {{"prefetch.grid_cap", "1"}};
+  plan.arms.push_back(control);
+  for (const RerollPlan& reroll : make_schedule(plan)) {
+    ASSERT_EQ(reroll.observed.size(), 2U) << "controls are not observed";
+    EXPECT_NE(reroll.observed[0].arm, reroll.observed[1].arm);
+    for (const SlotPlan& slot : reroll.observed) {
+      EXPECT_EQ(slot.kind, SlotKind::observed);
+      EXPECT_EQ(slot.steps, 3);
+      EXPECT_LT(slot.block, 0) << "of no block, so that no block's figures can hold it";
+    }
+  }
+  plan.experiment.observed_pass = false;
+  for (const RerollPlan& reroll : make_schedule(plan)) EXPECT_TRUE(reroll.observed.empty());
+}
+
+TEST(Schedule, CoresidentArmsAlternateInsideOneRerollThatHoldsBothTables) {
+  plan::Plan plan = two_arms(false);
+  plan.experiment.coresident = true;
+  const auto schedule = make_schedule(plan);
+  ASSERT_EQ(schedule.size(), 2U) << "one re-roll a pair";
+  EXPECT_EQ(schedule[0].arms, (Order{0, 1}));
+  Order sorted = schedule[0].coresident;
+  EXPECT_NE(sorted, schedule[1].coresident) << "which arm allocates first alternates over pairs";
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(sorted, (Order{0, 1}));
+  for (const auto& block : schedule[0].blocks) {
+    Order order;
+    for (const SlotPlan& slot : block) {
+      if (slot.kind == SlotKind::timed) order.push_back(slot.arm);
+    }
+    EXPECT_TRUE(order == kAbba || order == kBaab);
+  }
+}
+
 TEST(Schedule, RefusesWhatCannotRun) {
   plan::Plan plan = two_arms(true);
   plan.experiment.blocks = 20000;

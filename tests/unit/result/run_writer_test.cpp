@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <cmath>
 #include <filesystem>
+#include <functional>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
@@ -17,13 +19,16 @@ namespace fs = std::filesystem;
 
 class Writer : public ::testing::Test {
  protected:
-  Json run(const std::string& name, int node = 0) {
+  // `times` of each re-roll's ranks, by its number.
+  Json run(const std::string& name, int node = 0, const std::function<TinyTimes(int)>& times = {}) {
+    int reroll = 0;
     RunFolder folder(base / name, false);
     RunWriter writer(folder, run_input(plan));
     measure::run_experiment(
         plan, measure::make_schedule(plan), run_input(plan).layouts,
         [&](const plan::Scenario&, const plan::RunLayout& layout) {
-          return std::make_unique<TinyExecutor>(layout, node);
+          const int number = reroll++;
+          return std::make_unique<TinyExecutor>(layout, node, times ? times(number) : TinyTimes{});
         },
         writer);
     writer.finish();
@@ -66,6 +71,93 @@ TEST_F(Writer, CellsHoldFiguresAndReasons) {
   EXPECT_TRUE(ids["median"].is_null());
   EXPECT_EQ(ids["n"], 0);
   EXPECT_FALSE(ids["reason"].get<std::string>().empty());
+}
+
+const Json& observed_cost(const Json& result, std::size_t arm) {
+  return result["observed_pass"]["cost"][arm]["observed_over_timed_step"];
+}
+
+TEST_F(Writer, TheObservedPassIsKeptApartAndItsCostIsANumber) {
+  plan = plan::parse_plan(plan.expanded_json, ".", {{"experiment.pairs", "2"}});
+  const Json plain = run("plain", 0, [](int) { return TinyTimes{0, 0, false}; });
+  const Json result = run("run", 0, [](int) { return TinyTimes{0, 400, false}; });
+  const Json& pass = result["observed_pass"];
+  ASSERT_EQ(pass["slots"].size(), 4U) << "one an arm in each of two re-rolls";
+  const Json& slot = pass["slots"][0];
+  EXPECT_NEAR(slot["timed_step_us_median"].get<double>(), 2.0035, 1e-9);
+  EXPECT_NEAR(slot["observed_step_us_median"].get<double>(), 2.4035, 1e-9);
+  EXPECT_NEAR(observed_cost(result, 0)["value"].get<double>(), 2.4035 / 2.0035, 1e-9);
+  EXPECT_NEAR(observed_cost(plain, 0)["value"].get<double>(), 1, 1e-12);
+  // Its steps are in no cell, no event array and no sample.
+  EXPECT_EQ(result["cells"], plain["cells"]);
+  EXPECT_EQ(result["comparisons"], plain["comparisons"]);
+  EXPECT_EQ(verify(base / "run").events, verify(base / "plain").events);
+  EXPECT_FALSE(fs::is_empty(base / "run/observed"));
+  // Both sides' collectors are listed.
+  EXPECT_EQ(slot["collectors"][0]["name"], "numa_maps");
+  const Json& of_rank = slot["collectors"][slot["collectors"].size() - 4];  // four ranks
+  EXPECT_EQ(of_rank["name"], "ranges");
+  EXPECT_EQ(of_rank["rank"], 0);
+  EXPECT_EQ(of_rank["seen"]["ranges"], 7);
+}
+
+TEST_F(Writer, APassThatReplaysKernelsGivesNoTimes) {
+  plan = plan::parse_plan(plan.expanded_json, ".", {{"experiment.pairs", "2"}});
+  const Json result = run("run", 0, [](int) { return TinyTimes{0, 400, true}; });
+  for (const Json& slot : result["observed_pass"]["slots"]) {
+    EXPECT_EQ(slot["kernel_replay"], true);
+    EXPECT_TRUE(slot["observed_step_us_median"]["value"].is_null());
+    EXPECT_NE(slot["observed_step_us_median"]["reason"].get<std::string>().find("kernel_replay"), std::string::npos);
+  }
+  EXPECT_TRUE(observed_cost(result, 0)["value"].is_null());
+  EXPECT_TRUE(fs::is_empty(base / "run/observed"));
+  (void)verify(base / "run");
+}
+
+TEST_F(Writer, WithoutAnObservedPassNothingIsSaidOfIt) {
+  plan.experiment.observed_pass = false;
+  const Json result = run("run");
+  EXPECT_EQ(result["observed_pass"]["asked"], false);
+  EXPECT_TRUE(result["observed_pass"]["slots"].empty());
+}
+
+TEST_F(Writer, PairsEndWhereTheIntervalIsNarrowEnoughAndNeverBeforeSix) {
+  plan = plan::parse_plan(plan.expanded_json, ".", {{"experiment.pairs", "20"}, {"experiment.stop", "precision"}});
+  const Json result = run("run");
+  EXPECT_EQ(result["evidence"]["stop"]["rule"], "precision");
+  EXPECT_EQ(result["evidence"]["stop"]["pairs_made"], 6) << "equal times are narrow from the second pair on";
+  EXPECT_EQ(result["comparisons"][0]["primary"]["pairs"], 6);
+  EXPECT_EQ(result["comparisons"][0]["pairs"], 20) << "as planned";
+  EXPECT_EQ(result["evidence"]["pairs"].size(), 6U);
+  EXPECT_EQ(result["complete"], true);
+  (void)verify(base / "run");
+}
+
+TEST_F(Writer, PairsGoOnWhileTheIntervalIsWide) {
+  plan = plan::parse_plan(plan.expanded_json, ".", {{"experiment.pairs", "9"}, {"experiment.stop", "precision"}});
+  // The effect is plain (about +40 %), so a rule that looked at p would stop; its size is not known within delta.
+  const Json result = run("run", 0, [](int reroll) { return TinyTimes{300 + (reroll % 3) * 60, 0, false}; });
+  EXPECT_EQ(result["evidence"]["stop"]["pairs_made"], 9);
+  EXPECT_GT(result["evidence"]["stop"]["half_width_log"].get<double>(), std::log1p(0.02) / 2);
+  EXPECT_LT(result["comparisons"][0]["primary"]["t_test_p"].get<double>(), 1e-4);
+  (void)verify(base / "run");
+}
+
+TEST_F(Writer, CoresidentArmsHaveTheirOwnPagesAndMatchedBlocks) {
+  plan = plan::parse_plan(plan.expanded_json, ".",
+                          {{"experiment.factor", "storage.policy"},
+                           {"experiment.arms", R"({"none": "none", "node0": "bind:0"})"},
+                           {"experiment.coresident", "true"},
+                           {"experiment.pairs", "2"}});
+  const Json result = run("run");
+  EXPECT_EQ(result["evidence"]["pairs"][1]["rerolls"], (Json{{"none", 1}, {"node0", 1}})) << "blocks of one re-roll";
+  EXPECT_EQ(result["evidence"]["pages"]["one_allocation"], false);
+  EXPECT_EQ(result["ledger"].size(), 4U) << "each allocation has its own";
+  for (const char* name : {"reroll-0-arm-0", "reroll-0-arm-1"}) {
+    EXPECT_TRUE(fs::exists(base / "run/placement/" + name + "/steady-rank-3.json")) << name;
+  }
+  EXPECT_EQ(result["comparisons"][0]["primary"]["pairs"], 2);
+  (void)verify(base / "run");
 }
 
 TEST_F(Writer, LedgerCountsEachBackingOnce) {

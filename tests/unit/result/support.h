@@ -51,7 +51,9 @@ inline RunInput run_input(const plan::Plan& plan) {
 }
 
 // Layer 0 alone: the tiny preset's one table.
-inline std::vector<rank::EventRecord> tiny_events(std::uint16_t slot, std::int64_t steps, std::int64_t shift = 0) {
+// `lookup_ns` and `step_ns` are added to the lookups' and the steps' ends.
+inline std::vector<rank::EventRecord> tiny_events(std::uint16_t slot, std::int64_t steps, std::int64_t shift = 0,
+                                                  std::int64_t lookup_ns = 0, std::int64_t step_ns = 0) {
   using K = rank::EventKind;
   measure::Script script(slot);
   for (std::int64_t s = 0; s < steps; ++s) {
@@ -60,12 +62,12 @@ inline std::vector<rank::EventRecord> tiny_events(std::uint16_t slot, std::int64
         .at(K::step_start, -1, base, base - 90)
         .at(K::ids_ready, -1, base + 100, base - 80)
         .at(K::lookup_start, 0, base + 120, base - 70)
-        .at(K::lookup_done, 0, base + 900 + s, base - 60)
+        .at(K::lookup_done, 0, base + 900 + s + lookup_ns, base - 60)
         .at(K::consumer_arrival, 0, base + 150, base - 50)
-        .at(K::consumer_resumed, 0, base + 910 + s, base - 40)
-        .at(K::gather_start, 0, base + 920 + s, base - 30)
-        .at(K::gather_done, 0, base + 1000 + s, base - 20)
-        .at(K::step_done, -1, base + 2000 + s, base - 10);
+        .at(K::consumer_resumed, 0, base + 910 + s + lookup_ns, base - 40)
+        .at(K::gather_start, 0, base + 920 + s + lookup_ns, base - 30)
+        .at(K::gather_done, 0, base + 1000 + s + lookup_ns, base - 20)
+        .at(K::step_done, -1, base + 2000 + s + step_ns, base - 10);
   }
   return script.events;
 }
@@ -141,17 +143,34 @@ inline supervise::StorageReport tiny_storage(const plan::RunLayout& layout, cons
   return storage;
 }
 
+// What the scripted ranks do otherwise than always the same.
+struct TinyTimes {
+  std::int64_t late_lookup_ns = 0;    // of arms that submit at their consumers
+  std::int64_t observed_step_ns = 0;  // of every step of an observed slot
+  bool kernel_replay = false;         // a rank's collector runs kernels again
+};
+
 // Plays ranks to the experiment driver.
 class TinyExecutor final : public measure::Executor {
  public:
-  explicit TinyExecutor(const plan::RunLayout& layout, int node = 0)
+  explicit TinyExecutor(const plan::RunLayout& layout, int node = 0, TinyTimes times = {})
       : layout_(layout),
         node_(node),
+        times_(times),
         storage_(tiny_storage(layout, {"after_map", "after_register", "after_load"}, node)) {}
   std::vector<supervise::SlotReport> run_slot(const control::RunSlot& slot) override {
     std::vector<supervise::SlotReport> reports;
     for (int rank = 0; rank < static_cast<int>(layout_.ranks.size()); ++rank) {
-      reports.push_back(tiny_report(rank, slot.slot, slot.steps, slot.check));
+      supervise::SlotReport report = tiny_report(rank, slot.slot, slot.steps, slot.check);
+      const bool late = slot.prefetch_json.find("at_consume") != std::string::npos;
+      report.events = tiny_events(slot.slot, slot.steps, rank * 3, late ? times_.late_lookup_ns : 0,
+                                  slot.observed ? times_.observed_step_ns : 0);
+      if (slot.observed) {
+        Json facts = Json::parse(report.facts_json);
+        facts["observed"] = {{{"name", "ranges"}, {"kernel_replay", times_.kernel_replay}, {"seen", {{"ranges", 7}}}}};
+        report.facts_json = facts.dump();
+      }
+      reports.push_back(std::move(report));
     }
     return reports;
   }
@@ -166,6 +185,7 @@ class TinyExecutor final : public measure::Executor {
  private:
   plan::RunLayout layout_;
   int node_;
+  TinyTimes times_;
   supervise::StorageReport storage_;
 };
 
