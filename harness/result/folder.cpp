@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kManifest = "MANIFEST.sha256";
-constexpr const char* kFolders[] = {"events", "samples", "placement", "failures"};
+constexpr const char* kFolders[] = {"events", "samples", "placement", "failures", "trace"};
 constexpr const char* kFiles[] = {"plan.json", "result.json", "topology.xml", "log.txt", kManifest};
 
 bool is_run_folder(const fs::path& path) { return fs::exists(path / "result.json") || fs::exists(path / "plan.json"); }

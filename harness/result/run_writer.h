@@ -26,6 +26,7 @@ struct RunInput {
   FloorKey floor_key;           // what an A/A floor must hold for
   AaPairs aa_pairs;             // A/A log ratios on record, by metric
   bool single_node = false;     // a rehearsal on one NUMA node
+  bool traced = false;          // run --trace
 };
 
 class RunWriter final : public measure::Observer {
@@ -63,6 +64,7 @@ class RunWriter final : public measure::Observer {
   void require_placement(const RerollRecord& reroll, const std::string& label);
   void add_work(const measure::SlotInfo& slot, int rank, const Json& facts);
   void add_check(const measure::SlotInfo& slot, const std::vector<Json>& facts);
+  void add_trace(const measure::SlotInfo& slot, const supervise::SlotReport& report);
   void flush_block(int reroll, int block);
 
   RunFolder& folder_;
@@ -70,6 +72,7 @@ class RunWriter final : public measure::Observer {
   std::map<int, EventFile> event_files_;                        // by rank
   std::map<int, std::vector<rank::EventRecord>> block_events_;  // of the running block, by rank
   std::string block_samples_;
+  std::map<int, Json> block_traces_;  // slots of the running block, by rank
   bool allow_degraded_ = false;
   std::string during_ = "start";
   std::string result_text_;
