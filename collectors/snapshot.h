@@ -32,10 +32,10 @@ struct AllocationRecord {
 struct SnapshotInput {
   std::string label;  // after_map, after_pretouch, after_register, after_load, steady
   const std::byte* address = nullptr;
-  std::size_t bytes = 0;     // 0: this rank has no tables in memory; `mapping` is null then
-  int backing_fd = -1;       // -1: private memory, or a driver's
+  std::size_t bytes = 0;                         // 0: this rank has no tables in memory; `mapping` is null then
+  int backing_fd = -1;                           // -1: private memory, or a driver's
   std::optional<AllocationRecord> allocation{};  // of a driver's memory
-  std::string backing_kind;  // "shm", "memfd", "anon": as in the scenario file
+  std::string backing_kind;                      // "shm", "memfd", "anon": as in the scenario file
   std::vector<TableRange> tables;
   std::int64_t max_pages = kDefaultMaxPages;  // asked of move_pages a table; 0 = all
 };

@@ -5,7 +5,8 @@
 // The shape goes by where the table lies (docs/performance.md has the trials):
 // - Host memory, rows of 256 E4M3: lookup_host.cuh.
 // - Host memory, other rows: a warp a row or less, 16 bytes a lane.
-// - Device memory: half a warp a row, 16 bytes a lane; neighbouring lanes swap halves so that stores fill whole sectors.
+// - Device memory: half a warp a row, 16 bytes a lane; neighbouring lanes swap halves so that stores fill whole
+// sectors.
 //   Bound by L2 and instruction issue: the row length is a template argument, which took the time from 52 to 50 us.
 #include <algorithm>
 
@@ -17,8 +18,8 @@ namespace eb::kernels {
 
 namespace {
 
-constexpr int kBlockThreads = 1024;  // at most: several tiles side by side
-constexpr std::int32_t kNone = -1;   // zero row
+constexpr int kBlockThreads = 1024;       // at most: several tiles side by side
+constexpr std::int32_t kNone = -1;        // zero row
 constexpr std::int64_t kPhaseTiles = 10;  // fewer: the wait between scales and weights costs more than it brings
 
 struct Row {
@@ -185,8 +186,8 @@ void choose(const LookupArgs& args, Choice& choice) {
   constexpr int kGroups = kBlockThreads / kTileThreads<Piece>;
   choice.threads = kTileThreads<Piece> * static_cast<int>(std::clamp<std::int64_t>(tiles_per_program, 1, kGroups));
   const bool ordered = args.order != nullptr;
-  choice.kernel = ordered ? address(lookup_kernel<Piece, kDim, kBlock, true>)
-                          : address(lookup_kernel<Piece, kDim, kBlock, false>);
+  choice.kernel =
+      ordered ? address(lookup_kernel<Piece, kDim, kBlock, true>) : address(lookup_kernel<Piece, kDim, kBlock, false>);
   choice.watched = ordered ? address(watched_kernel<Piece, kDim, kBlock, true>)
                            : address(watched_kernel<Piece, kDim, kBlock, false>);
 }
@@ -225,7 +226,8 @@ bool fits_host_kernels(const LookupArgs& args) {
   constexpr std::int64_t kMost = INT32_MAX;
   const bool aligned =
       (reinterpret_cast<std::uintptr_t>(table.scales) | static_cast<std::uintptr_t>(table.scale_stride)) % 8 == 0;
-  const std::uint64_t excess = reciprocal(args.heads) * static_cast<std::uint64_t>(args.heads) - (std::uint64_t{1} << 32);
+  const std::uint64_t excess =
+      reciprocal(args.heads) * static_cast<std::uint64_t>(args.heads) - (std::uint64_t{1} << 32);
   return aligned && table.rows <= kMost && table.weight_stride <= kMost && table.scale_stride <= kMost &&
          args.rows() <= kMost && static_cast<std::uint64_t>(args.rows()) * excess < (std::uint64_t{1} << 32);
 }

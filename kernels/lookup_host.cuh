@@ -1,7 +1,8 @@
 // Lookup of rows of 256 E4M3 elements, a scale each 32, from host memory. Three kernels, by how many tiles there are.
 //
 // What bounds them is address translation, 28 ns for each place of a row on the machine measured (docs/performance.md):
-// - Few tiles: a short way from launch to the last request. One warp a row, no loop, no argument that is not needed, one
+// - Few tiles: a short way from launch to the last request. One warp a row, no loop, no argument that is not needed,
+// one
 //   request for a row's eight scales.
 // - From ten tiles on, weights and scales apart (split layout): all scales first, and only when they are there the
 //   weights. The scales are a thirty-third of the table, so their translations are found more often while nothing else
@@ -43,7 +44,8 @@ __device__ __forceinline__ std::int32_t local_row(const HostLookup& args, std::i
   const auto row = static_cast<std::uint32_t>(place);
   const std::uint32_t token = args.heads_reciprocal == 0 ? row : __umulhi(row, args.heads_reciprocal);
   const std::int32_t head = place - static_cast<std::int32_t>(token) * args.heads;
-  const std::int32_t id = head < args.columns ? __ldg(args.ids + token * args.id_token_stride + args.id_offset + head) : -1;
+  const std::int32_t id =
+      head < args.columns ? __ldg(args.ids + token * args.id_token_stride + args.id_offset + head) : -1;
   const std::int64_t local = static_cast<std::int64_t>(id) - args.first_row;
   return local >= 0 && local < args.table_rows ? static_cast<std::int32_t>(local) : kNoRow;
 }
@@ -68,7 +70,8 @@ __device__ __forceinline__ const std::byte* scales_of(const HostLookup& args, st
 template <bool kOrdered>
 __device__ __forceinline__ void look_up_tile(const HostLookup& args) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int32_t index = static_cast<std::int32_t>(blockIdx.x) * kTileRows + static_cast<std::int32_t>(threadIdx.x) / 32;
+  const std::int32_t index =
+      static_cast<std::int32_t>(blockIdx.x) * kTileRows + static_cast<std::int32_t>(threadIdx.x) / 32;
   if (index >= args.rows) return;
   const std::int32_t place = kOrdered ? __ldg(args.order + index) : index;
   const std::int32_t local = local_row(args, place);

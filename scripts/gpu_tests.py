@@ -130,9 +130,7 @@ def equal_to_cpu(bench: Bench, scenario: str, *more: str) -> None:
             for lookup in rank["lookups"]:
                 require(lookup.get("registers_per_thread_max", 0) > 0, "a lookup without its kernel's registers")
                 units = lookup["distinct_units_seen"]
-                require(
-                    isinstance(units, int) and 0 < units <= lookup["grid_max"], f"a lookup's SMs: {units}"
-                )
+                require(isinstance(units, int) and 0 < units <= lookup["grid_max"], f"a lookup's SMs: {units}")
 
 
 def graphs_equal_off(bench: Bench, scenario: str, *more: str) -> None:
@@ -201,7 +199,9 @@ def bounds(bench: Bench) -> None:
 
 def memory_of_the_driver(bench: Bench, mode: str) -> None:
     """cuda-host-numa: the CPU's rows, pages on the node asked for, allocations on record."""
-    settings = settings_for("cuda", "storage.backing=cuda-host-numa", "storage.policy=bind:0", f"parallel.table_mode={mode}")
+    settings = settings_for(
+        "cuda", "storage.backing=cuda-host-numa", "storage.policy=bind:0", f"parallel.table_mode={mode}"
+    )
     cuda = bench.good("tiny", *settings)
     cpu = bench.good("tiny", *settings_for("cpu", f"parallel.table_mode={mode}"))
     require(cuda.sums("rows_sha256") == cpu.sums("rows_sha256"), "the rows' digests differ from the CPU's")
@@ -234,7 +234,7 @@ def traced(bench: Bench, *more: str) -> None:
     require(slot["dropped"] == 0, f"{slot['dropped']} records were lost")
     lookups = [row for row in rows if row["op"] == "lookup" and row["blocks"] > 0]
     layers = {lookup["layer"] for lookup in lookups}
-    require(len(lookups) == slot["steps"] * len(layers) and layers, f"{len(lookups)} lookups in {slot['steps']} steps")
+    require(bool(layers) and len(lookups) == slot["steps"] * len(layers), f"{len(lookups)} lookups in {slot['steps']} steps")
     require(all("lookup" in slot["names"][row["name"]] for row in lookups), "a lookup's kernel has another name")
     require(all(row["end_ns"] > row["start_ns"] for row in lookups), "a span without length")
     kinds = {one["name"]: one["kind"] for one in run.result["event_kinds"]}

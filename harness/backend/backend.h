@@ -92,8 +92,8 @@ struct Observation {
 
 // A kernel, copy or fill as the device ran it.
 struct KernelSpan {
-  std::string name;  // the kernel's own; "copy", "fill"
-  std::optional<Op> op;  // what it was for; of a graph: the last operation of the segment; none: not known
+  std::string name;           // the kernel's own; "copy", "fill"
+  std::optional<Op> op;       // what it was for; of a graph: the last operation of the segment; none: not known
   std::int64_t start_ns = 0;  // on the ranks' time base
   std::int64_t end_ns = 0;
   std::uint32_t stream = 0;  // the device's number
@@ -104,10 +104,10 @@ struct KernelSpan {
 };
 
 struct Observed {
-  std::vector<KernelSpan> spans;     // by start
-  std::string no_spans;              // why there are none
-  std::int64_t clock_error_ns = 0;   // by which spans may be off the host's clock
-  std::int64_t dropped = 0;          // spans that the tool lost
+  std::vector<KernelSpan> spans;             // by start
+  std::string no_spans;                      // why there are none
+  std::int64_t clock_error_ns = 0;           // by which spans may be off the host's clock
+  std::int64_t dropped = 0;                  // spans that the tool lost
   std::map<int, std::int64_t> lookup_units;  // by layer: distinct SMs that its last lookup ran on
 };
 

@@ -102,7 +102,7 @@ struct SnapshotDone {
 struct SlotDone {
   std::uint16_t slot = 0;
   std::uint64_t event_count = 0;
-  std::string facts_json;  // rows, unique rows/pages/sectors, grid, tiles, collectives' bytes, checks
+  std::string facts_json;    // rows, unique rows/pages/sectors, grid, tiles, collectives' bytes, checks
   std::string trace_json{};  // RunSlot::trace: kernels as the device ran them, or why there are none
 };
 

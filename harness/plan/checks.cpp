@@ -93,7 +93,8 @@ void check_device(const Scenario& scenario) {
          name(backend));
   }
   if (scenario.storage.backing == Backing::cuda_host_numa && backend == BackendKind::cpu) {
-    fail(Exit::usage, "storage.backing cuda-host-numa is made by a CUDA driver: it needs device.backend cuda, found cpu; "
+    fail(Exit::usage,
+         "storage.backing cuda-host-numa is made by a CUDA driver: it needs device.backend cuda, found cpu; "
          "use shm or memfd");
   }
   if (scenario.prefetch.graph != "off" && backend == BackendKind::cpu) {

@@ -313,8 +313,7 @@ std::vector<Warning> derived_warnings(const Record& record) {
          "Run on a machine with the NUMA nodes that the scenario names.", Json::object()});
   }
   if (record.traced) {
-    list.push_back({"traced",
-                    "Kernel records were kept: what that costs is in every time, and every verdict is void.",
+    list.push_back({"traced", "Kernel records were kept: what that costs is in every time, and every verdict is void.",
                     "Run without --trace to measure; trace/ holds what the devices ran.", Json::object()});
   }
   if (const auto over = oversubscription(record)) {

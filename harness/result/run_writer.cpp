@@ -299,9 +299,9 @@ void RunWriter::add_trace(const measure::SlotInfo& slot, const supervise::SlotRe
 
 void RunWriter::flush_block(int reroll, int block) {
   for (const auto& [rank, slots] : block_traces_) {
-    folder_.write(fmt::format("trace/reroll-{}-block-{}-rank-{}.json", reroll, block, rank),
-                  dump({{"schema", "engram-bench/trace"}, {"schema_version", 1}, {"rank", rank}, {"slots", slots}}, -1) +
-                      "\n");
+    folder_.write(
+        fmt::format("trace/reroll-{}-block-{}-rank-{}.json", reroll, block, rank),
+        dump({{"schema", "engram-bench/trace"}, {"schema_version", 1}, {"rank", rank}, {"slots", slots}}, -1) + "\n");
   }
   block_traces_.clear();
   for (auto& [rank, events] : block_events_) {

@@ -321,7 +321,8 @@ def main() -> None:
             f"{tokens:6} "
             + " ".join(f"{name}={us:.2f}" for name, us in m.items())
             + f" | base/ref {best / BASELINE_US[tokens]:.3f} ours/triton {m['ours'] / best:.3f} (<= {TARGET[tokens]})"
-            + f" split/interleaved {m['ours'] / m['interleaved']:.2f} (one kernel {m['general'] / m['interleaved']:.2f})"
+            + f" split/interleaved {m['ours'] / m['interleaved']:.2f}"
+            + f" (one kernel {m['general'] / m['interleaved']:.2f})"
             + f" token/table {m['ours'] / m['sorted']:.2f}"
         )
         print(lines[-1], flush=True)

@@ -230,9 +230,8 @@ TEST_F(GpuBackend, SpansAreTheKernelsOnTheHostsClock) {
   const Observed seen = backend_->end_observation();
   if (!seen.no_spans.empty()) GTEST_SKIP() << seen.no_spans;
   EXPECT_EQ(seen.dropped, 0);
-  const auto found = std::find_if(seen.spans.begin(), seen.spans.end(), [](const KernelSpan& span) {
-    return span.op && span.op->kind == OpKind::inject;
-  });
+  const auto found = std::find_if(seen.spans.begin(), seen.spans.end(),
+                                  [](const KernelSpan& span) { return span.op && span.op->kind == OpKind::inject; });
   ASSERT_NE(found, seen.spans.end());
   EXPECT_EQ(found->op->layer, 7);
   EXPECT_THAT(found->name, testing::HasSubstr("busy"));
@@ -255,7 +254,8 @@ TEST_F(GpuBackend, AProductThatComesAgainHasTheBitsOfItsFirstTime) {
     return values;
   };
   // Shapes that cuBLASLt does by one kernel, by two (split k), and with a fill before, on an H200.
-  const std::array<std::int64_t, 3> shapes[] = {{1, 640, 512}, {64, 5120, 8192}, {576, 1024, 512}, {33, 257 * 8, 1000}, {576, 39040, 5120}};
+  const std::array<std::int64_t, 3> shapes[] = {
+      {1, 640, 512}, {64, 5120, 8192}, {576, 1024, 512}, {33, 257 * 8, 1000}, {576, 39040, 5120}};
   for (const auto& [m, n, k] : shapes) {
     const auto matrix = backend_->upload_matrix(random_values(n * k), n, k);
     const auto x = device(static_cast<std::size_t>(m * k) * 2);

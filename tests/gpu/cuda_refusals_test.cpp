@@ -35,7 +35,8 @@ cudaError_t out_of_memory(void**, std::size_t) { return cudaErrorMemoryAllocatio
 
 TEST_F(Refusals, AFullDeviceSaysWhoHoldsIt) {
   memory_calls().allocate = out_of_memory;
-  const std::string text = test::error_of(Exit::failure, [] { (void)make_buffer(5'000'000'000, MemoryKind::device, "staging"); });
+  const std::string text =
+      test::error_of(Exit::failure, [] { (void)make_buffer(5'000'000'000, MemoryKind::device, "staging"); });
   EXPECT_THAT(text, HasSubstr("staging: 5000000000 bytes of device memory"));
   EXPECT_THAT(text, HasSubstr("3000000000 of the device's 150000000000 bytes are free"));
   EXPECT_THAT(text, HasSubstr("0 are held by this rank and 147000000000 by other processes"));
@@ -67,7 +68,8 @@ TEST_F(Refusals, ARegistrationThatIsRefusedNamesTheErrorAndBytes) {
   std::array<std::byte, 4096> table{};
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &limit), 0);
-  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < table.size()) GTEST_SKIP() << "the memlock limit is below a page";
+  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < table.size())
+    GTEST_SKIP() << "the memlock limit is below a page";
   const std::string text = test::error_of(Exit::failure, [&] { (void)register_mapping(table.data(), table.size()); });
   EXPECT_THAT(text, HasSubstr("cudaHostRegister of 4096 bytes: cudaErrorNotSupported"));
   EXPECT_THAT(text, HasSubstr("does not register such memory"));

@@ -153,9 +153,9 @@ TEST_P(GpuLookup, EqualsTheCpuTwin) {
         device.order = device_order.as<std::int32_t>();
       }
       // Few tiles, a tile a program, and several: each its own kernel for some tables. The general one does all.
-      for (const auto& [cap, kernel] : {std::pair{1, LookupShape::best}, std::pair{3, LookupShape::best},
-                                        std::pair{66, LookupShape::best}, std::pair{2000, LookupShape::best},
-                                        std::pair{66, LookupShape::general}}) {
+      for (const auto& [cap, kernel] :
+           {std::pair{1, LookupShape::best}, std::pair{3, LookupShape::best}, std::pair{66, LookupShape::best},
+            std::pair{2000, LookupShape::best}, std::pair{66, LookupShape::general}}) {
         staging.poison();
         std::int64_t grid = -1;
         finish(lookup_cuda(device, cap, nullptr, &grid, nullptr, kernel));

@@ -1,4 +1,4 @@
-"""What a run says on a machine whose CUDA driver is missing, too old, or has no device. Needs the CUDA module, no GPU."""
+"""What a run says where the CUDA driver is missing, too old, or has no device. Needs the CUDA module, no GPU."""
 
 from __future__ import annotations
 

@@ -195,8 +195,7 @@ class CudaBackend final : public Backend {
   }
   void select(StreamId stream, Op op, const kernels::SelectArgs& args) override {
     const Watched watched(observer_, op);
-    if (!segments_.enqueue(stream, op, args.src, args.dst, args.tokens, args.first_token, args.valid_tokens))
-      return;
+    if (!segments_.enqueue(stream, op, args.src, args.dst, args.tokens, args.first_token, args.valid_tokens)) return;
     launched(kernels::select_cuda(args, at(stream)), op);
   }
   void gate(StreamId stream, Op op, const kernels::GateArgs& args) override {
@@ -210,8 +209,7 @@ class CudaBackend final : public Backend {
       fail(Exit::failure, "{}: products run on one stream, which owns their workspace", cpu::op_text(op));
     }
     linear_stream_ = stream;
-    if (!segments_.enqueue(stream, op, args.x, args.w, args.y, args.m, args.ldx, args.ldy,
-                           args.accumulate_scale)) {
+    if (!segments_.enqueue(stream, op, args.x, args.w, args.y, args.m, args.ldx, args.ldy, args.accumulate_scale)) {
       return;
     }
     const std::int64_t kernels = linear_.run(args, at(stream));

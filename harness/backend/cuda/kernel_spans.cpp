@@ -60,7 +60,8 @@ const Api& api() {
       library = ::dlopen(fmt::format("/usr/local/cuda/extras/CUPTI/lib64/{}", kLibrary).c_str(), RTLD_NOW);
     }
     if (library == nullptr) {
-      found.reason = fmt::format("{} does not load: install CUPTI of the toolkit, or add it to LD_LIBRARY_PATH", kLibrary);
+      found.reason =
+          fmt::format("{} does not load: install CUPTI of the toolkit, or add it to LD_LIBRARY_PATH", kLibrary);
       return found;
     }
     resolve(library, "cuptiActivityRegisterCallbacks", found.register_callbacks, found.reason);

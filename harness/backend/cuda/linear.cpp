@@ -154,7 +154,8 @@ std::int64_t Linear::run(const LinearArgs& args, cudaStream_t stream) {
   if (args.m == 0) return 0;
   const auto* w = dynamic_cast<const DeviceMatrix*>(args.w);
   if (w == nullptr) fail(Exit::failure, "linear: the matrix is not this backend's");
-  const Call call{args.x, w->data(), args.y, args.m, args.ldx, args.ldy, std::bit_cast<std::uint32_t>(args.accumulate_scale)};
+  const Call call{
+      args.x, w->data(), args.y, args.m, args.ldx, args.ldy, std::bit_cast<std::uint32_t>(args.accumulate_scale)};
   if (const auto found = calls_.find(call); found != calls_.end()) {
     const Known& known = found->second;
     if (!known.launches) {

@@ -20,8 +20,8 @@ namespace eb::backend::cuda {
 [[nodiscard]] std::unique_ptr<Matrix> make_device_matrix(std::span<const Bf16> values, std::int64_t n, std::int64_t k);
 
 // One stream's products: the workspace is shared by all calls, so they must be in stream order. Chosen algorithms are
-// kept by shape; the first call of a shape asks the heuristic. A product that comes again with the same addresses has its
-// kernels launched as they were captured: cublasLtMatmul takes the host two to three times as long
+// kept by shape; the first call of a shape asks the heuristic. A product that comes again with the same addresses has
+// its kernels launched as they were captured: cublasLtMatmul takes the host two to three times as long
 // (docs/performance.md). Host thread only.
 class Linear {
  public:

@@ -33,7 +33,8 @@ void free_device(void* address, std::size_t bytes) noexcept;
 // mapping's. Errors: Error(failure), also for a memlock limit that is too small.
 [[nodiscard]] std::unique_ptr<Registration> register_mapping(std::byte* address, std::size_t bytes);
 
-// The device's view of a mapping that the driver has let it at already: the same look, no registration. Errors: as above.
+// The device's view of a mapping that the driver has let it at already: the same look, no registration. Errors: as
+// above.
 [[nodiscard]] std::unique_ptr<Registration> view_numa_memory(std::byte* address, std::size_t bytes);
 
 }  // namespace eb::backend::cuda

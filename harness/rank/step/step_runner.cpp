@@ -360,8 +360,7 @@ SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scena
   prepare(slot, arm);
   EventLog log(backend, input.instrument);
   const std::int32_t pad = pad_id;
-  StepProgram program({backend, shape, geometry, pad, input.tables, *buffers, *weights, groups, main, prefetch,
-                       sort},
+  StepProgram program({backend, shape, geometry, pad, input.tables, *buffers, *weights, groups, main, prefetch, sort},
                       options(slot, arm), log);
   std::optional<HiddenCapture> capture;
   if (slot.check_hidden) capture = make_capture(step_list.back().window_valid);

@@ -7,8 +7,8 @@
 
 namespace eb::rank {
 
-// {clock_error_ns, dropped, reason, columns, names, spans}: spans are rows of `columns`; names are kept once, and a span
-// has its name's index. `reason` is why there are no spans, else null.
+// {clock_error_ns, dropped, reason, columns, names, spans}: spans are rows of `columns`; names are kept once, and a
+// span has its name's index. `reason` is why there are no spans, else null.
 [[nodiscard]] std::string trace_json(const backend::Observed& seen);
 
 }  // namespace eb::rank

@@ -36,7 +36,6 @@ backend::DriverMemory& driver_of(backend::Backend& backend) {
   return *driver;
 }
 
-// The driver allocates on a node by name, so the policy has to name them.
 std::vector<std::pair<int, int>> piece_weights(const placement::EffectivePolicy& policy) {
   std::vector<std::pair<int, int>> weights;
   for (std::size_t i = 0; i < policy.nodes.size(); ++i) {

@@ -110,7 +110,7 @@ class TableStorage {
   plan::BackingLayout places_;
   UniqueFd fd_;
   std::unique_ptr<backend::NumaMemory> numa_;
-  Mapping mapping_;  // a view of numa_'s range, where there is one
+  Mapping mapping_;                                      // a view of numa_'s range, where there is one
   plan::Policy policy_;                                  // of this backing
   std::optional<placement::EffectivePolicy> effective_;  // leaders, where a policy is set
   std::vector<placement::Segment> segments_;             // bound and touched one by one; empty: all at once

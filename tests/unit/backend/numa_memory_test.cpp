@@ -1,5 +1,5 @@
-// storage.backing cuda-host-numa without a GPU: pieces, descriptors, sizes, errors and ownership, on memfds that stand in
-// for the driver's memory.
+// storage.backing cuda-host-numa without a GPU: pieces, descriptors, sizes, errors and ownership, on memfds that stand
+// in for the driver's memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,8 +33,8 @@ std::vector<NumaPiece> plan(std::size_t bytes, std::vector<std::pair<int, int>> 
 
 TEST(NumaPieces, NodesGetTheirWeightExactly) {
   for (const std::size_t bytes : {std::size_t{1}, 3 * kMiB, 700 * kMiB, 48'000 * kMiB + 5}) {
-    for (const auto& weights :
-         std::vector<std::vector<std::pair<int, int>>>{{{0, 1}}, {{0, 1}, {1, 1}}, {{0, 1}, {2, 1}, {3, 1}}, {{0, 3}, {1, 1}}, {{1, 6}, {0, 4}}}) {
+    for (const auto& weights : std::vector<std::vector<std::pair<int, int>>>{
+             {{0, 1}}, {{0, 1}, {1, 1}}, {{0, 1}, {2, 1}, {3, 1}}, {{0, 3}, {1, 1}}, {{1, 6}, {0, 4}}}) {
       const auto pieces = plan(bytes, weights);
       ASSERT_LE(pieces.size(), kMostNumaPieces);
       const auto sums = bytes_by_node(pieces);
@@ -121,7 +121,8 @@ TEST(NumaMemory, AWrongSizeIsRefused) {
   StandInDriver driver;
   const auto leader = NumaMemory::create(driver, two_pieces());
   StandInDriver reader_driver;
-  const auto reader = NumaMemory::import(reader_driver, {{0, 2 * kGranule}, {0, 3 * kGranule}}, leader->export_descriptors());
+  const auto reader =
+      NumaMemory::import(reader_driver, {{0, 2 * kGranule}, {0, 3 * kGranule}}, leader->export_descriptors());
   EXPECT_THAT(test::error_of(Exit::failure, [&] { reader->map(); }), testing::HasSubstr("map piece 0 of 2"));
   EXPECT_EQ(reader->data(), nullptr);
   EXPECT_EQ(reader_driver.reserved_bytes(), 0U);
@@ -136,12 +137,12 @@ TEST(NumaMemory, DescriptorsAndPiecesMustAgree) {
               testing::HasSubstr("1 descriptors came for 2 pieces"));
 }
 
-// Every call of the driver, failing at its first and second time: the error names the piece and the driver's reason, and
-// all that was made before is given back.
+// Every call of the driver, failing at its first and second time: the error names the piece and the driver's reason,
+// and all that was made before is given back.
 TEST(NumaMemory, EveryRefusalIsNamedAndUndone) {
   const std::pair<const char*, const char*> calls[] = {
-      {"create", "allocate"},   {"export", "export the descriptor of"}, {"import", "import the descriptor of"},
-      {"map", "map"},           {"allow_host", "let the host use"},     {"allow_device", "let the device use"}};
+      {"create", "allocate"}, {"export", "export the descriptor of"}, {"import", "import the descriptor of"},
+      {"map", "map"},         {"allow_host", "let the host use"},     {"allow_device", "let the device use"}};
   for (const auto& [call, words] : calls) {
     for (int n = 0; n < 2; ++n) {
       StandInDriver driver;

@@ -72,7 +72,8 @@ TEST(Encoding, PiecesTravelBothWays) {
 }
 
 TEST(Encoding, RunSlotAndAnswers) {
-  const RunSlot slot = through_rank(RunSlot{7, "{}", 200, 1LL << 40, false, true, true, true, true, "lookup", 10, true});
+  const RunSlot slot =
+      through_rank(RunSlot{7, "{}", 200, 1LL << 40, false, true, true, true, true, "lookup", 10, true});
   EXPECT_EQ(slot.slot, 7);
   EXPECT_EQ(slot.steps, 200);
   EXPECT_EQ(slot.first_step, 1LL << 40);

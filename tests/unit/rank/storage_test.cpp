@@ -40,6 +40,8 @@ TEST(Sharing, FollowsBackingAndPolicy) {
   EXPECT_EQ(sharing_of(spec(Backing::anon_thp, PolicyKind::bind)), Sharing::private_);
   EXPECT_EQ(sharing_of(spec(Backing::stub, PolicyKind::stock)), Sharing::none);
   EXPECT_EQ(sharing_of(spec(Backing::hbm, PolicyKind::bind)), Sharing::device);
+  EXPECT_EQ(sharing_of(spec(Backing::cuda_host_numa, PolicyKind::bind)), Sharing::pieces);
+  EXPECT_EQ(sharing_of(spec(Backing::cuda_host_numa, PolicyKind::interleave)), Sharing::pieces);
 }
 
 TEST(Sharing, WhatIsNotBuiltIsRefusedByName) {
