@@ -234,7 +234,8 @@ def traced(bench: Bench, *more: str) -> None:
     require(slot["dropped"] == 0, f"{slot['dropped']} records were lost")
     lookups = [row for row in rows if row["op"] == "lookup" and row["blocks"] > 0]
     layers = {lookup["layer"] for lookup in lookups}
-    require(bool(layers) and len(lookups) == slot["steps"] * len(layers), f"{len(lookups)} lookups in {slot['steps']} steps")
+    expected = slot["steps"] * len(layers)
+    require(bool(layers) and len(lookups) == expected, f"{len(lookups)} lookups in {slot['steps']} steps")
     require(all("lookup" in slot["names"][row["name"]] for row in lookups), "a lookup's kernel has another name")
     require(all(row["end_ns"] > row["start_ns"] for row in lookups), "a span without length")
     kinds = {one["name"]: one["kind"] for one in run.result["event_kinds"]}
