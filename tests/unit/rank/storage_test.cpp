@@ -46,7 +46,6 @@ TEST(Sharing, FollowsBackingAndPolicy) {
 
 TEST(Sharing, WhatIsNotBuiltIsRefusedByName) {
   using plan::Backing;
-  expect_usage(spec(Backing::cuda_host_numa, plan::PolicyKind::none), "cuda-host-numa");
   for (const Backing backing : {Backing::memfd, Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp}) {
     expect_usage(spec(backing, plan::PolicyKind::stock), plan::name(backing));
   }
