@@ -36,6 +36,19 @@ Json rank_state() {
 }
 
 Json backing(const SnapshotInput& input) {
+  if (input.allocation) {
+    Json pieces = Json::array();
+    std::uint64_t bytes = 0;
+    for (const AllocationRecord::Piece& piece : input.allocation->pieces) {
+      pieces.push_back({{"node", piece.node}, {"bytes", piece.bytes}});
+      bytes += piece.bytes;
+    }
+    return {{"kind", input.backing_kind},
+            {"device", 0},
+            {"inode", input.allocation->identity},
+            {"allocated_bytes", bytes},
+            {"pieces", std::move(pieces)}};
+  }
   if (input.backing_fd < 0) return nullptr;
   const placement::BackingState state = placement::backing_state(input.backing_fd);
   return {{"kind", input.backing_kind},

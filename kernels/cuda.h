@@ -17,8 +17,14 @@ namespace eb::kernels {
 // `layers` of HashArgs is a device pointer here.
 cudaError_t hash_cuda(const HashArgs& args, cudaStream_t stream);
 
-// A persistent grid of min(tiles, grid_cap) blocks, returned in *grid (may be null).
-cudaError_t lookup_cuda(const LookupArgs& args, std::int64_t grid_cap, cudaStream_t stream, std::int64_t* grid);
+// A persistent grid of min(tiles, grid_cap) blocks, returned in *grid (may be null). `units`: null, or device memory in
+// which each block adds one at its SM's number (modulo kUnitCounts): the same work by a kernel of its own, for looking
+// on only.
+inline constexpr std::size_t kUnitCounts = 1024;
+// general: the kernel that does any table, so that layouts can be compared by one kernel (benchmarks).
+enum class LookupShape { best, general };
+cudaError_t lookup_cuda(const LookupArgs& args, std::int64_t grid_cap, cudaStream_t stream, std::int64_t* grid,
+                        std::uint32_t* units = nullptr, LookupShape shape = LookupShape::best);
 
 // What the compiler and the device give the lookup kernel that `rows` rows would run.
 struct LookupOccupancy {

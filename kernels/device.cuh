@@ -40,6 +40,13 @@ __device__ __forceinline__ std::uint32_t load_table1(const std::byte* address) {
   return value;
 }
 
+// Of the SM that this thread runs on.
+__device__ __forceinline__ std::uint32_t sm_number() {
+  std::uint32_t number;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(number));
+  return number;
+}
+
 // BF16 bits, rounded to nearest even; every NaN becomes 0x7FC0 with the sign dropped, as in the CPU twin.
 __device__ __forceinline__ std::uint32_t bf16_bits(float value) {
   const std::uint32_t bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));

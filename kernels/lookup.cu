@@ -2,11 +2,9 @@
 // that a tile costs one trip to the table, and the ids of the next tile are fetched while this one's rows are on their
 // way.
 //
-// Two shapes, by where the table lies (docs/performance.md has the trials):
-// - Host memory: a warp a row, 8 bytes a lane. A trip over PCIe takes over a microsecond and the rate is bound by
-// address
-//   translation, not by bytes; what counts is a short way from launch to the last request. Fewer warps with several
-//   rows each were slower at every size below 128 tokens, and bulk copies (TMA) no faster.
+// The shape goes by where the table lies (docs/performance.md has the trials):
+// - Host memory, rows of 256 E4M3: lookup_host.cuh.
+// - Host memory, other rows: a warp a row or less, 16 bytes a lane.
 // - Device memory: half a warp a row, 16 bytes a lane; neighbouring lanes swap halves so that stores fill whole
 // sectors.
 //   Bound by L2 and instruction issue: the row length is a template argument, which took the time from 52 to 50 us.
@@ -14,13 +12,15 @@
 
 #include "kernels/cuda.h"
 #include "kernels/device.cuh"
+#include "kernels/lookup_host.cuh"
 
 namespace eb::kernels {
 
 namespace {
 
-constexpr int kBlockThreads = 1024;  // at most: several tiles side by side
-constexpr std::int32_t kNone = -1;   // zero row
+constexpr int kBlockThreads = 1024;       // at most: several tiles side by side
+constexpr std::int32_t kNone = -1;        // zero row
+constexpr std::int64_t kPhaseTiles = 10;  // fewer: the wait between scales and weights costs more than it brings
 
 struct Row {
   std::int64_t place = -1;  // row of staging, -1: past the end
@@ -104,8 +104,7 @@ constexpr int kTileThreads = kTileRows* kLanes<Piece>;
 // A block has blockDim.x / kTileThreads groups. Group g of block b takes tiles b + gridDim.x * (g + groups * i):
 // gridDim.x programs share the tiles, whatever the block's width. kDim, kBlock: the table's, or 0 = read from args.
 template <typename Piece, int kDim, int kBlock, bool kOrdered>
-__global__ void __launch_bounds__(kBlockThreads)
-    lookup_kernel(const __grid_constant__ LookupArgs args, const std::int64_t rows, const std::int32_t tiles) {
+__device__ __forceinline__ void look_up(const LookupArgs& args, const std::int64_t rows, const std::int32_t tiles) {
   const int dim = kDim > 0 ? kDim : args.table.dim;
   const int block = kDim > 0 ? kBlock : args.table.block;
   const int groups = static_cast<int>(blockDim.x) / kTileThreads<Piece>;
@@ -131,51 +130,177 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-using Kernel = void (*)(LookupArgs, std::int64_t, std::int32_t);
+template <typename Piece, int kDim, int kBlock, bool kOrdered>
+__global__ void __launch_bounds__(kBlockThreads)
+    lookup_kernel(const __grid_constant__ LookupArgs args, const std::int64_t rows, const std::int32_t tiles) {
+  look_up<Piece, kDim, kBlock, kOrdered>(args, rows, tiles);
+}
+
+// The same, and each block says where it ran. A kernel of its own, so that the one that is timed has none of it.
+template <typename Piece, int kDim, int kBlock, bool kOrdered>
+__global__ void __launch_bounds__(kBlockThreads)
+    watched_kernel(const __grid_constant__ LookupArgs args, const std::int64_t rows, const std::int32_t tiles,
+                   std::uint32_t* units) {
+  if (threadIdx.x == 0) atomicAdd(units + sm_number() % kUnitCounts, 1U);
+  look_up<Piece, kDim, kBlock, kOrdered>(args, rows, tiles);
+}
+
+// kWatched as watched_kernel. One tile a program: at most as many tiles as programs.
+template <bool kOrdered, bool kWatched>
+__global__ void __launch_bounds__(kHostTileThreads)
+    tile_kernel(const __grid_constant__ HostLookup args, std::uint32_t* units) {
+  if (kWatched && threadIdx.x == 0) atomicAdd(units + sm_number() % kUnitCounts, 1U);
+  look_up_tile<kOrdered>(args);
+}
+
+template <bool kOrdered, bool kWatched>
+__global__ void __launch_bounds__(kHostTileThreads)
+    tile_phases_kernel(const __grid_constant__ HostLookup args, std::uint32_t* units) {
+  if (kWatched && threadIdx.x == 0) atomicAdd(units + sm_number() % kUnitCounts, 1U);
+  look_up_tile_by_phases<kOrdered>(args);
+}
+
+template <bool kOrdered, bool kWatched>
+__global__ void __launch_bounds__(kBlockThreads)
+    phases_kernel(const __grid_constant__ HostLookup args, std::uint32_t* units) {
+  if (kWatched && threadIdx.x == 0) atomicAdd(units + sm_number() % kUnitCounts, 1U);
+  look_up_by_phases<kOrdered>(args);
+}
 
 struct Choice {
-  Kernel kernel = nullptr;
+  const void* kernel = nullptr;
+  const void* watched = nullptr;
+  bool host_rows = false;  // takes a HostLookup
   int threads = 0;
   std::int64_t grid = 0;
 };
+
+template <typename Kernel>
+const void* address(Kernel* kernel) {
+  return reinterpret_cast<const void*>(kernel);
+}
 
 template <typename Piece, int kDim, int kBlock>
 void choose(const LookupArgs& args, Choice& choice) {
   const std::int64_t tiles_per_program = (args.tiles() + choice.grid - 1) / choice.grid;
   constexpr int kGroups = kBlockThreads / kTileThreads<Piece>;
   choice.threads = kTileThreads<Piece> * static_cast<int>(std::clamp<std::int64_t>(tiles_per_program, 1, kGroups));
+  const bool ordered = args.order != nullptr;
   choice.kernel =
-      args.order == nullptr ? lookup_kernel<Piece, kDim, kBlock, false> : lookup_kernel<Piece, kDim, kBlock, true>;
+      ordered ? address(lookup_kernel<Piece, kDim, kBlock, true>) : address(lookup_kernel<Piece, kDim, kBlock, false>);
+  choice.watched = ordered ? address(watched_kernel<Piece, kDim, kBlock, true>)
+                           : address(watched_kernel<Piece, kDim, kBlock, false>);
 }
 
-Choice choose(const LookupArgs& args, std::int64_t grid_cap) {
+void choose_tile(const LookupArgs& args, Choice& choice) {
+  const bool ordered = args.order != nullptr;
+  choice.host_rows = true;
+  choice.threads = kHostTileThreads;
+  choice.kernel = ordered ? address(tile_kernel<true, false>) : address(tile_kernel<false, false>);
+  choice.watched = ordered ? address(tile_kernel<true, true>) : address(tile_kernel<false, true>);
+}
+
+void choose_phases(const LookupArgs& args, Choice& choice) {
+  const bool ordered = args.order != nullptr;
+  choice.host_rows = true;
+  if (args.tiles() <= choice.grid) {
+    choice.threads = kHostTileThreads;
+    choice.kernel = ordered ? address(tile_phases_kernel<true, false>) : address(tile_phases_kernel<false, false>);
+    choice.watched = ordered ? address(tile_phases_kernel<true, true>) : address(tile_phases_kernel<false, true>);
+    return;
+  }
+  choice.threads = kBlockThreads;
+  choice.kernel = ordered ? address(phases_kernel<true, false>) : address(phases_kernel<false, false>);
+  choice.watched = ordered ? address(phases_kernel<true, true>) : address(phases_kernel<false, true>);
+}
+
+std::uint64_t reciprocal(std::int32_t heads) {
+  const auto divisor = static_cast<std::uint64_t>(heads);
+  return ((std::uint64_t{1} << 32) + divisor - 1) / divisor;
+}
+
+// What the kernels of lookup_host.cuh take for granted: scales that can be read eight at a time, numbers of 32 bits,
+// rows that the rounded reciprocal divides exactly. Every table of a plan is so.
+bool fits_host_kernels(const LookupArgs& args) {
+  const TableView& table = args.table;
+  constexpr std::int64_t kMost = INT32_MAX;
+  const bool aligned =
+      (reinterpret_cast<std::uintptr_t>(table.scales) | static_cast<std::uintptr_t>(table.scale_stride)) % 8 == 0;
+  const std::uint64_t excess =
+      reciprocal(args.heads) * static_cast<std::uint64_t>(args.heads) - (std::uint64_t{1} << 32);
+  return aligned && table.rows <= kMost && table.weight_stride <= kMost && table.scale_stride <= kMost &&
+         args.rows() <= kMost && static_cast<std::uint64_t>(args.rows()) * excess < (std::uint64_t{1} << 32);
+}
+
+Choice choose(const LookupArgs& args, std::int64_t grid_cap, LookupShape shape = LookupShape::best) {
   Choice choice;
   choice.grid = std::max<std::int64_t>(1, std::min(args.tiles(), grid_cap));
-  const bool usual = args.table.dim == 256 && args.table.block == 32;
-  if (args.table.format == RowFormat::bf16) {
+  const TableView& table = args.table;
+  const bool usual = table.dim == 256 && table.block == 32;
+  // With a row's scales in the same page as its weights there is nothing to gain by asking for them apart.
+  const bool apart = table.scale_stride != table.weight_stride;
+  if (table.format == RowFormat::bf16) {
     choose<Bf16Piece, 0, 0>(args, choice);
   } else if (!usual) {
     choose<E4m3Piece16, 0, 0>(args, choice);
-  } else if (args.table.in_device_memory) {
+  } else if (table.in_device_memory) {
     choose<E4m3Piece16, 256, 32>(args, choice);
+  } else if (shape == LookupShape::general || !fits_host_kernels(args)) {
+    choose<E4m3Piece8, 256, 32>(args, choice);
+  } else if (args.tiles() <= choice.grid && (!apart || args.tiles() < kPhaseTiles)) {
+    choose_tile(args, choice);
+  } else if (apart) {
+    choose_phases(args, choice);
   } else {
     choose<E4m3Piece8, 256, 32>(args, choice);
   }
   return choice;
 }
 
+HostLookup host_lookup(const LookupArgs& args) {
+  HostLookup out;
+  out.weights = args.table.weights;
+  out.scales = args.table.scales;
+  out.ids = args.ids;
+  out.order = args.order;
+  out.staging = args.staging;
+  out.weight_stride = static_cast<std::int32_t>(args.table.weight_stride);
+  out.scale_stride = static_cast<std::int32_t>(args.table.scale_stride);
+  out.id_token_stride = args.id_token_stride;
+  out.id_offset = args.id_offset;
+  out.first_row = args.table.first_row;
+  out.table_rows = static_cast<std::int32_t>(args.table.rows);
+  out.rows = static_cast<std::int32_t>(args.rows());
+  out.tiles = static_cast<std::int32_t>(args.tiles());
+  out.heads = args.heads;
+  out.columns = args.columns;
+  if (args.heads > 1) out.heads_reciprocal = static_cast<std::uint32_t>(reciprocal(args.heads));
+  return out;
+}
+
 }  // namespace
 
-cudaError_t lookup_cuda(const LookupArgs& args, std::int64_t grid_cap, cudaStream_t stream, std::int64_t* grid) {
+cudaError_t lookup_cuda(const LookupArgs& args, std::int64_t grid_cap, cudaStream_t stream, std::int64_t* grid,
+                        std::uint32_t* units, LookupShape shape) {
   if (args.rows() == 0) {
     if (grid != nullptr) *grid = 0;
     return cudaSuccess;
   }
-  const Choice choice = choose(args, grid_cap);
+  const Choice choice = choose(args, grid_cap, shape);
   if (grid != nullptr) *grid = choice.grid;
-  choice.kernel<<<static_cast<unsigned>(choice.grid), static_cast<unsigned>(choice.threads), 0, stream>>>(
-      args, args.rows(), static_cast<std::int32_t>(args.tiles()));
-  return cudaGetLastError();
+  const void* kernel = units == nullptr ? choice.kernel : choice.watched;
+  const dim3 blocks(static_cast<unsigned>(choice.grid));
+  const dim3 threads(static_cast<unsigned>(choice.threads));
+  if (choice.host_rows) {
+    HostLookup host = host_lookup(args);
+    void* arguments[] = {&host, &units};
+    return cudaLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
+  }
+  LookupArgs all = args;
+  std::int64_t rows = args.rows();
+  auto tiles = static_cast<std::int32_t>(args.tiles());
+  void* arguments[] = {&all, &rows, &tiles, &units};  // the last is the watched kernel's alone
+  return cudaLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
 
 cudaError_t lookup_occupancy(const LookupArgs& args, std::int64_t grid_cap, LookupOccupancy* result) {

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -68,10 +69,16 @@ class Bench:
         self.scratch = scratch
         self.count = 0
 
-    def run(self, scenario: str, *settings: str, environment: dict[str, str] | None = None) -> Run:
+    def run(
+        self,
+        scenario: str,
+        *settings: str,
+        environment: dict[str, str] | None = None,
+        options: tuple[str, ...] = (),
+    ) -> Run:
         self.count += 1
         folder = self.scratch / f"run-{self.count}"
-        command = [str(self.program), "run", str(SCENARIOS / f"{scenario}.json"), "-o", str(folder), "-q"]
+        command = [str(self.program), "run", str(SCENARIOS / f"{scenario}.json"), "-o", str(folder), "-q", *options]
         for setting in settings:
             command += ["--set", setting]
         done = subprocess.run(
@@ -82,8 +89,8 @@ class Bench:
             run.result = json.loads((folder / "result.json").read_text())
         return run
 
-    def good(self, scenario: str, *settings: str) -> Run:
-        run = self.run(scenario, *settings)
+    def good(self, scenario: str, *settings: str, options: tuple[str, ...] = ()) -> Run:
+        run = self.run(scenario, *settings, options=options)
         if run.code == SKIPPED:
             raise Skipped(run.error)
         if run.code == 1 and ("not enough memory" in run.error or "out of memory" in run.error):
@@ -122,6 +129,8 @@ def equal_to_cpu(bench: Bench, scenario: str, *more: str) -> None:
         for rank in arm["work_per_rank"]:
             for lookup in rank["lookups"]:
                 require(lookup.get("registers_per_thread_max", 0) > 0, "a lookup without its kernel's registers")
+                units = lookup["distinct_units_seen"]
+                require(isinstance(units, int) and 0 < units <= lookup["grid_max"], f"a lookup's SMs: {units}")
 
 
 def graphs_equal_off(bench: Bench, scenario: str, *more: str) -> None:
@@ -186,6 +195,72 @@ def bounds(bench: Bench) -> None:
     if isinstance(states, list):
         require(states[0]["temperature_c"] is not None, "NVML gave a device without a temperature field")
         require(isinstance(run.result["conditions"]["gates"], list), "NVML is there and no gate was read")
+
+
+def memory_of_the_driver(bench: Bench, mode: str) -> None:
+    """cuda-host-numa: the CPU's rows, pages on the node asked for, allocations on record."""
+    settings = settings_for(
+        "cuda", "storage.backing=cuda-host-numa", "storage.policy=bind:0", f"parallel.table_mode={mode}"
+    )
+    cuda = bench.good("tiny", *settings)
+    cpu = bench.good("tiny", *settings_for("cpu", f"parallel.table_mode={mode}"))
+    require(cuda.sums("rows_sha256") == cpu.sums("rows_sha256"), "the rows' digests differ from the CPU's")
+    for backing in cuda.result["effective"][0]["backings"]:
+        identity = backing["identity"]
+        require(identity["kind"] == "cuda-host-numa", f"the backing is {identity}")
+        require({piece["node"] for piece in identity["pieces"]} == {0}, f"pieces are {identity['pieces']}")
+    snapshot = json.loads((cuda.folder / "placement/reroll-0/steady-rank-0.json").read_text())
+    lines = " ".join(snapshot["mapping"]["raw_numa_maps"])
+    require("/dev/nvidia" in lines, f"numa_maps shows no driver mapping: {lines[:200]}")
+    require(set(snapshot["mapping"]["node_pages"]) == {"0"}, f"pages by node: {snapshot['mapping']['node_pages']}")
+
+
+def no_such_node(bench: Bench) -> None:
+    run = bench.run("tiny", *settings_for("cuda", "storage.backing=cuda-host-numa", "storage.policy=bind:63"))
+    require(run.code == SKIPPED, f"exit {run.code} for a NUMA node that is not there: {run.error}")
+
+
+def traced(bench: Bench, *more: str) -> None:
+    """--trace: spans of real kernels inside their operations' events, on one clock; no verdict."""
+    settings = settings_for("cuda", *SINGLE, "workload.steps=5", *more)
+    run = bench.good("private", *settings, options=("--trace",))
+    require(run.result["evidence"]["conditions"]["traced"] is True, "the run is not marked as traced")
+    traces = sorted((run.folder / "trace").glob("*-rank-0.json"))
+    require(bool(traces), "no trace was kept")
+    slot = json.loads(traces[0].read_text())["slots"][0]
+    if slot["reason"] is not None:
+        raise Skipped(slot["reason"])
+    rows = [dict(zip(slot["columns"], span, strict=True)) for span in slot["spans"]]
+    require(slot["dropped"] == 0, f"{slot['dropped']} records were lost")
+    lookups = [row for row in rows if row["op"] == "lookup" and row["blocks"] > 0]
+    layers = {lookup["layer"] for lookup in lookups}
+    expected = slot["steps"] * len(layers)
+    require(bool(layers) and len(lookups) == expected, f"{len(lookups)} lookups in {slot['steps']} steps")
+    require(all("lookup" in slot["names"][row["name"]] for row in lookups), "a lookup's kernel has another name")
+    require(all(row["end_ns"] > row["start_ns"] for row in lookups), "a span without length")
+    kinds = {one["name"]: one["kind"] for one in run.result["event_kinds"]}
+    events = read_events(run.folder / "events/rank-0.npy", slot["slot"])
+    bound = slot["clock_error_ns"] + run.result["effective"][0]["devices"][0]["clock_error_ns"] + 5_000
+    for which in ("lookup_start", "lookup_done"):
+        found = sorted(time for kind, time in events if kind == kinds[which])
+        require(len(found) == len(lookups), f"{len(found)} events {which} for {len(lookups)} kernels")
+        for time_ns, row in zip(found, sorted(lookups, key=lambda row: row["start_ns"]), strict=True):
+            inside = time_ns - bound <= row["start_ns"] if which == "lookup_start" else row["end_ns"] <= time_ns + bound
+            require(inside, f"{which} at {time_ns}, its kernel {row['start_ns']} to {row['end_ns']}, bound {bound}")
+    plain = bench.good("private", *settings)
+    require(run.sums("rows_sha256") == plain.sums("rows_sha256"), "a traced run has other rows")
+
+
+def read_events(path: Path, slot: int) -> list[tuple[int, int]]:
+    """(kind, device time) of one slot; the file is a .npy of 24-byte records."""
+    data = path.read_bytes()
+    header = int.from_bytes(data[8:10], "little")
+    out = []
+    for at in range(10 + header, len(data), 24):
+        _, which, kind, _, clock, _, _, time_ns = struct.unpack("<IHHhBBIq", data[at : at + 24])
+        if which == slot and clock == 1:
+            out.append((kind, time_ns))
+    return out
 
 
 def grid_caps(bench: Bench) -> None:
@@ -291,6 +366,12 @@ def cases() -> list[tuple[str, Callable[[Bench], None]]]:
         ("fault skip_lookup, at_consume", fault("skip_lookup", late)),
         ("fault late_lookup", fault("late_lookup")),
         ("fault late_lookup, graphs", fault("late_lookup", "prefetch.graph=piecewise")),
+        ("cuda-host-numa, shared", lambda bench: memory_of_the_driver(bench, "shared")),
+        ("cuda-host-numa, private", lambda bench: memory_of_the_driver(bench, "private")),
+        ("cuda-host-numa, dp_sharded", lambda bench: memory_of_the_driver(bench, "dp_sharded")),
+        ("cuda-host-numa, no such node", no_such_node),
+        ("trace", traced),
+        ("trace, graphs", lambda bench: traced(bench, "prefetch.graph=piecewise")),
         ("rank_map", rank_map),
         ("no device", no_device),
         ("B1 small, hbm and stub controls", bounds),

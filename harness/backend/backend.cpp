@@ -1,6 +1,18 @@
 #include "harness/backend/backend.h"
 
+#include "harness/base/error.h"
+
 namespace eb::backend {
+
+std::unique_ptr<Registration> Backend::register_numa(NumaMemory& /*memory*/) {
+  fail(Exit::failure, "storage.backing cuda-host-numa: device.backend {} cannot read such memory", device().backend);
+}
+
+Observed Backend::end_observation() {
+  Observed seen;
+  seen.no_spans = fmt::format("device.backend {} keeps no record of single kernels", device().backend);
+  return seen;
+}
 
 // The fake's scripts and the error texts use these names: they are part of the scenario format.
 const char* name(OpKind kind) noexcept {

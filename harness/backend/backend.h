@@ -10,12 +10,14 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "harness/backend/numa/numa_memory.h"
 #include "harness/base/bf16.h"
 #include "kernels/gate.h"
 #include "kernels/hash.h"
@@ -79,6 +81,34 @@ struct LookupResources {
   int registers = 0;          // of a thread
   int programs_per_unit = 0;  // that fit at once: the theoretical occupancy
   int unit_threads = 0;       // most threads of a unit
+};
+
+// What to look on with. Only ever in a slot whose times enter no figure.
+struct Observation {
+  bool ranges = false;  // names of the work for a profiler that is attached (NVTX, domain engram-bench)
+  bool spans = false;   // kernels as the device ran them
+  bool units = false;   // on which SMs each lookup ran
+};
+
+// A kernel, copy or fill as the device ran it.
+struct KernelSpan {
+  std::string name;           // the kernel's own; "copy", "fill"
+  std::optional<Op> op;       // what it was for; of a graph: the last operation of the segment; none: not known
+  std::int64_t start_ns = 0;  // on the ranks' time base
+  std::int64_t end_ns = 0;
+  std::uint32_t stream = 0;  // the device's number
+  bool in_graph = false;
+  std::int32_t grid = 0;     // blocks; 0: no kernel
+  std::int32_t threads = 0;  // of a block
+  std::int32_t registers = 0;
+};
+
+struct Observed {
+  std::vector<KernelSpan> spans;             // by start
+  std::string no_spans;                      // why there are none
+  std::int64_t clock_error_ns = 0;           // by which spans may be off the host's clock
+  std::int64_t dropped = 0;                  // spans that the tool lost
+  std::map<int, std::int64_t> lookup_units;  // by layer: distinct SMs that its last lookup ran on
 };
 
 // A stretch of one stream's work that comes again and again with the same arguments. Segments with equal keys are the
@@ -170,6 +200,12 @@ class Backend {
   // Registers a table mapping for reading by the device. On the CPU: faults every page for writing, as cudaHostRegister
   // does. Errors: Error(failure).
   [[nodiscard]] virtual std::unique_ptr<Registration> register_table(std::byte* address, std::size_t bytes) = 0;
+  // storage.backing cuda-host-numa: the driver that makes and passes on such memory; null: this backend has none.
+  // Errors: as cuda::make_driver_memory.
+  [[nodiscard]] virtual DriverMemory* driver_memory() { return nullptr; }
+  // Lets the device read `memory`, which is mapped; it stays the caller's and outlives the registration. Errors:
+  // Error(failure).
+  [[nodiscard]] virtual std::unique_ptr<Registration> register_numa(NumaMemory& memory);
   [[nodiscard]] virtual std::unique_ptr<Communicator> communicator(const GroupSpec& group) = 0;
 
   // Events. A slot's events are taken one by one and all given back by reset_events() once everything is synchronised.
@@ -200,6 +236,10 @@ class Backend {
                                                                         std::int64_t /*grid_cap*/) {
     return std::nullopt;
   }
+
+  // Looking on, between two synchronisations. What a backend cannot see is not there, with the reason.
+  virtual void begin_observation(const Observation& /*what*/) {}
+  [[nodiscard]] virtual Observed end_observation();
 
   // Device graphs (prefetch.graph: piecewise). Between the two calls only work and records of `stream` come: no wait,
   // no collective, and no record that a stream or the host waits for. The first visit of a segment runs plainly, the

@@ -23,12 +23,15 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
     reset();
     address_ = std::exchange(other.address_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
+    owned_ = std::exchange(other.owned_, true);
   }
   return *this;
 }
 
 void Mapping::reset() noexcept {
-  if (address_ != nullptr) ::munmap(std::exchange(address_, nullptr), std::exchange(bytes_, 0));
+  void* const address = std::exchange(address_, nullptr);
+  const std::size_t bytes = std::exchange(bytes_, 0);
+  if (std::exchange(owned_, true) && address != nullptr) ::munmap(address, bytes);
 }
 
 namespace {

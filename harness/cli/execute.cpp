@@ -62,12 +62,14 @@ Executed execute(const Prepared& prepared, const Execution& execution, const Glo
   input.instrument = execution.instrument;
   input.allow_degraded = execution.allow_degraded;
   input.single_node = execution.single_node;
+  input.traced = execution.trace;
   result::RunFolder folder(execution.folder, execution.force);
   result::RunWriter writer(folder, input);
   supervise::Options options;
   options.timeout_ms = execution.rank_timeout_ms;
   options.instrument = execution.instrument;
   options.allow_degraded = execution.allow_degraded;
+  options.trace = execution.trace;
   Exit exit = Exit::ok;
   std::string failure;
   {

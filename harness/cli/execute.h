@@ -28,6 +28,7 @@ struct Execution {
   bool force = false;
   bool instrument = true;
   bool single_node = false;     // a rehearsal: placement arms on one NUMA node
+  bool trace = false;           // timed slots keep kernel records, and no verdict is given
   bool allow_degraded = false;  // a binding or placement that was not obtained is recorded instead of failing
   std::int64_t rank_timeout_ms = 60'000;
   std::string command_line;

@@ -14,6 +14,7 @@
 #include "harness/cli/instrument.h"
 #include "harness/cli/settings.h"
 #include "harness/cli/tables.h"
+#include "harness/rank/backend_factory.h"
 #include "harness/result/folder.h"
 #include "harness/result/json_value.h"
 #include "harness/supervise/reroll.h"
@@ -29,13 +30,13 @@ struct RunArguments {
   SettingArguments settings;
   bool force = false;
   bool dry_run = false;
+  bool trace = false;
   double rank_timeout_s = 60;
   std::string instrument = "on";
   // Options of the design that this version does not have: refused by name.
   bool resume = false;
   bool report = false;
   bool allow_degraded = false;
-  bool trace = false;
   bool allow_single_node = false;
   std::string launcher;
 };
@@ -48,7 +49,6 @@ void refuse_unbuilt(const RunArguments& arguments) {
   const auto refuse = [](const char* option) { fail(Exit::usage, "{}: not in this version of engram-bench", option); };
   if (arguments.resume) refuse("--resume");
   if (arguments.report) refuse("--report");
-  if (arguments.trace) refuse("--trace");
   if (!arguments.launcher.empty()) refuse("--launcher");
 }
 
@@ -126,6 +126,16 @@ bool rehearse_on_one_node(plan::Plan& plan) {
   return true;
 }
 
+// Kernels of their own are a GPU's alone.
+void say_what_a_trace_has(const plan::Plan& plan, const Globals& globals) {
+  const plan::BackendKind backend = rank::resolve_backend(plan.base.device.backend);
+  if (globals.quiet || backend == plan::BackendKind::cuda) return;
+  fmt::print(stderr,
+             "engram-bench: --trace: device.backend {} has no kernels of its own to record: events/ holds start and "
+             "end of each operation, trace/ says why it has no spans, and the run is marked as traced\n",
+             plan::name(backend));
+}
+
 int run_scenario(const RunArguments& arguments, const std::string& command_line, const Globals& globals) {
   refuse_unbuilt(arguments);
   if (!std::isfinite(arguments.rank_timeout_s)) fail(Exit::usage, "--rank-timeout: expected seconds, found no number");
@@ -156,8 +166,10 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   execution.instrument = arguments.instrument == "on";
   execution.rank_timeout_ms = timeout_ms(arguments);
   execution.single_node = rehearsal;
+  execution.trace = arguments.trace;
   execution.allow_degraded = arguments.allow_degraded;
   execution.command_line = command_line;
+  if (arguments.trace) say_what_a_trace_has(prepared.plan, globals);
   const Executed executed = execute(prepared, execution, globals);
   if (globals.json) {
     fmt::print("{}", executed.result_text);
@@ -180,6 +192,8 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
                     "Print the order of the run and what would stop it; start nothing");
   command->add_flag("--allow-degraded", arguments->allow_degraded,
                     "Record a binding or placement that was not obtained, instead of failing");
+  command->add_flag("--trace", arguments->trace,
+                    "Keep kernel records of timed slots (CUDA, by CUPTI) in trace/; every verdict is void");
   command
       ->add_option("--rank-timeout", arguments->rank_timeout_s, "Seconds without progress before a rank counts as hung")
       ->check(CLI::Range(0.1, 86400.0))
@@ -191,7 +205,6 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
       ->group("");
   command->add_flag("--resume", arguments->resume)->group("");
   command->add_flag("--report", arguments->report)->group("");
-  command->add_flag("--trace", arguments->trace)->group("");
   command->add_flag("--allow-single-node", arguments->allow_single_node,
                     "Rehearse a placement experiment on a machine with one NUMA node; every verdict is void");
   command->add_option("--launcher", arguments->launcher)->group("");

@@ -17,7 +17,7 @@
 namespace eb::control {
 
 inline constexpr std::uint64_t kMaxPayloadBytes = 1ULL << 30;
-inline constexpr std::uint32_t kMaxDescriptors = 8;
+inline constexpr std::uint32_t kMaxDescriptors = 64;  // the kernel takes 253 in one message
 
 template <typename Message>
 struct Received {

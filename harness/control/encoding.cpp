@@ -54,10 +54,20 @@ void from_json(const Json& j, Setup& m) {
   m.allow_degraded = j.at("allow_degraded").get<bool>();
 }
 
-Json to_json(const RunStage& m) { return {{"stage", name(m.stage)}, {"path", m.path}}; }
+Json to_json(const std::vector<TablePiece>& pieces) {
+  Json list = Json::array();
+  for (const TablePiece& piece : pieces) list.push_back({piece.node, piece.bytes});
+  return list;
+}
+void from_json(const Json& j, std::vector<TablePiece>& pieces) {
+  for (const Json& one : j) pieces.push_back({one.at(0).get<int>(), one.at(1).get<std::uint64_t>()});
+}
+
+Json to_json(const RunStage& m) { return {{"stage", name(m.stage)}, {"path", m.path}, {"pieces", to_json(m.pieces)}}; }
 void from_json(const Json& j, RunStage& m) {
   m.stage = stage_from(j.at("stage"));
   m.path = j.at("path").get<std::string>();
+  from_json(j.at("pieces"), m.pieces);
 }
 
 Json to_json(const Snapshot& m) { return {{"label", m.label}}; }
@@ -71,6 +81,8 @@ Json to_json(const RunSlot& m) {
           {"timed", m.timed},
           {"check", m.check},
           {"check_hidden", m.check_hidden},
+          {"observed", m.observed},
+          {"trace", m.trace},
           {"control", m.control},
           {"observed", m.observed},
           {"inject_stage", m.inject_stage},
@@ -84,6 +96,8 @@ void from_json(const Json& j, RunSlot& m) {
   m.timed = j.at("timed").get<bool>();
   m.check = j.at("check").get<bool>();
   m.check_hidden = j.at("check_hidden").get<bool>();
+  m.observed = j.at("observed").get<bool>();
+  m.trace = j.at("trace").get<bool>();
   m.control = j.at("control").get<bool>();
   m.observed = j.at("observed").get<bool>();
   m.inject_stage = j.at("inject_stage").get<std::string>();
@@ -107,7 +121,8 @@ Json to_json(const StageDone& m) {
           {"major_faults", m.major_faults},
           {"note", m.note},
           {"allocated_before_bytes", m.allocated_before_bytes},
-          {"allocated_after_bytes", m.allocated_after_bytes}};
+          {"allocated_after_bytes", m.allocated_after_bytes},
+          {"pieces", to_json(m.pieces)}};
 }
 void from_json(const Json& j, StageDone& m) {
   m.stage = stage_from(j.at("stage"));
@@ -118,6 +133,7 @@ void from_json(const Json& j, StageDone& m) {
   m.note = j.at("note").get<std::string>();
   m.allocated_before_bytes = j.at("allocated_before_bytes").get<std::int64_t>();
   m.allocated_after_bytes = j.at("allocated_after_bytes").get<std::int64_t>();
+  from_json(j.at("pieces"), m.pieces);
 }
 
 Json to_json(const SnapshotDone& m) { return {{"label", m.label}, {"json", m.json}}; }
@@ -126,11 +142,14 @@ void from_json(const Json& j, SnapshotDone& m) {
   m.json = j.at("json").get<std::string>();
 }
 
-Json to_json(const SlotDone& m) { return {{"slot", m.slot}, {"event_count", m.event_count}, {"facts", m.facts_json}}; }
+Json to_json(const SlotDone& m) {
+  return {{"slot", m.slot}, {"event_count", m.event_count}, {"facts", m.facts_json}, {"trace", m.trace_json}};
+}
 void from_json(const Json& j, SlotDone& m) {
   m.slot = j.at("slot").get<std::uint16_t>();
   m.event_count = j.at("event_count").get<std::uint64_t>();
   m.facts_json = j.at("facts").get<std::string>();
+  m.trace_json = j.at("trace").get<std::string>();
 }
 
 Json to_json(const Failure& m) { return {{"rank", m.rank}, {"stage", m.stage}, {"text", m.text}, {"exit", m.exit}}; }

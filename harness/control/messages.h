@@ -35,9 +35,17 @@ struct Setup {
 enum class Stage { create, map, policy, pretouch, register_, load, prepare, unregister, unmap, stock_open, digest };
 [[nodiscard]] const char* name(Stage stage) noexcept;
 
+// A piece of a backing that is passed on as several descriptors (cuda-host-numa): a descriptor does not tell its size.
+struct TablePiece {
+  int node = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(const TablePiece&, const TablePiece&) = default;
+};
+
 struct RunStage {
   Stage stage{};
-  std::string path;  // stock_open: the file's name
+  std::string path;                  // stock_open: the file's name
+  std::vector<TablePiece> pieces{};  // map: of each descriptor, in order; empty: one or none, sized as ever
 };
 
 // Asks for the collectors' view of this rank: `label` = after_map, after_pretouch, after_register, after_load, steady.
@@ -58,6 +66,7 @@ struct RunSlot {
   bool observed = false;      // the observed pass: collectors of the rank are on, and its times enter no figure
   std::string inject_stage;   // planted extra work: lookup, front, gather; empty: none
   double inject_percent = 0;  // of what the stage takes in slots without it
+  bool trace = false;         // kernel records are kept (run --trace); the whole run is marked as traced
 };
 
 struct Stop {};
@@ -80,6 +89,7 @@ struct StageDone {
   // memory, or none.
   std::int64_t allocated_before_bytes = -1;
   std::int64_t allocated_after_bytes = -1;
+  std::vector<TablePiece> pieces{};  // after `create`: of each descriptor, where there are several
 };
 
 // Collectors' output as JSON text (schema: docs/results.md, placement); raw numa_maps and smaps lines inside.
@@ -95,6 +105,7 @@ struct SlotDone {
   // rows, unique rows/pages/sectors, grid, tiles, collectives' bytes, checks; of an observed slot also "observed", what
   // the rank's own collectors saw: a list of {name, kernel_replay, seen}
   std::string facts_json;
+  std::string trace_json{};  // RunSlot::trace: kernels as the device ran them, or why there are none
 };
 
 struct Failure {

@@ -112,6 +112,8 @@ ReasonText text_of(Reason reason) noexcept {
       return {"time_sliced", "several processes share one device, so its kernels run in turns"};
     case Reason::single_node:
       return {"single_node", "this machine cannot tell the arms apart"};
+    case Reason::traced:
+      return {"traced", "kernel records were kept (--trace), and what that costs is in the times"};
     case Reason::not_complete:
       return {"not_complete", "the run did not go through"};
     case Reason::check_failed:
@@ -218,6 +220,7 @@ void apply_conditions(Finding& finding, const Conditions& conditions, const Find
   if (conditions.emulated_time) return set(Verdict::void_, Reason::emulated_time);
   if (conditions.time_sliced) return set(Verdict::void_, Reason::time_sliced);
   if (conditions.single_node) return set(Verdict::void_, Reason::single_node);
+  if (conditions.traced) return set(Verdict::void_, Reason::traced);
   if (control != nullptr && control_moved(*control)) return set(Verdict::void_, Reason::control_moved);
   if (finding.figures_verdict == Verdict::inconclusive) return;
   if (conditions.oversubscribed) return set(Verdict::inconclusive, Reason::oversubscribed);

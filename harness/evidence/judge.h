@@ -36,6 +36,7 @@ enum class Reason {
   emulated_time,        // a software emulator keeps the clock
   time_sliced,          // several processes share one device
   single_node,          // the machine cannot tell the arms apart
+  traced,               // the recording of kernels is in the times
   not_complete,         // the run did not end
   check_failed,         // rows were wrong, or a fault was planted
   guard_worse,          // the judged metric did not get worse, a guard did
@@ -58,6 +59,7 @@ struct Conditions {
   bool emulated_time = false;
   bool time_sliced = false;
   bool single_node = false;
+  bool traced = false;
   bool oversubscribed = false;
 };
 

@@ -92,6 +92,11 @@ void check_device(const Scenario& scenario) {
          "storage.backing hbm is device memory: it needs device.backend cuda, found {}; stub is a bound too",
          name(backend));
   }
+  if (scenario.storage.backing == Backing::cuda_host_numa && backend == BackendKind::cpu) {
+    fail(Exit::usage,
+         "storage.backing cuda-host-numa is made by a CUDA driver: it needs device.backend cuda, found cpu; "
+         "use shm or memfd");
+  }
   if (scenario.prefetch.graph != "off" && backend == BackendKind::cpu) {
     fail(Exit::usage, "prefetch.graph {} needs device.backend cuda, found cpu; use off", scenario.prefetch.graph);
   }

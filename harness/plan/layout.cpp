@@ -161,7 +161,8 @@ RunLayout make_layout(const Scenario& scenario, const engram::Geometry& geometry
 
 std::int64_t unit_bytes(Backing backing) noexcept {
   if (backing == Backing::hugetlb_1g) return std::int64_t{1} << 30;
-  if (backing == Backing::hugetlb_2m || is_thp(backing)) return std::int64_t{2} << 20;
+  if (backing == Backing::hugetlb_2m || backing == Backing::cuda_host_numa || is_thp(backing))
+    return std::int64_t{2} << 20;
   return static_cast<std::int64_t>(page_bytes());
 }
 

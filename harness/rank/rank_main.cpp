@@ -94,7 +94,7 @@ class Rank {
     context_.progress->stage = static_cast<std::uint32_t>(message.stage) + 1;
     tick();
     control::StageDone done;
-    int descriptor = -1;
+    std::vector<int> descriptors;
     if (message.stage == Stage::stock_open) {
       // Stock has no barrier between mapping and registration; the two are still timed apart.
       channel_.send(timed(Stage::map, [&] { map_named(message.path); }));
@@ -104,15 +104,37 @@ class Rank {
     } else {
       std::string note;
       if (message.stage == Stage::policy) storage_->prepare_policy();
-      done = timed(message.stage, [&] { descriptor = run(message.stage, fds, note); });
-      done.note = note;
+      std::vector<UniqueFd> made;  // pieces' descriptors: the receivers have their own once the message is sent
+      const bool pieces = storage_->sharing() == Sharing::pieces;
+      if (pieces && message.stage == Stage::create) {
+        done = timed(message.stage, [&] { made = storage_->create_pieces(*backend_); });
+        for (const UniqueFd& fd : made) descriptors.push_back(fd.get());
+        for (const backend::NumaPiece& piece : storage_->numa_memory()->pieces()) {
+          done.pieces.push_back({piece.node, piece.bytes});
+        }
+      } else if (pieces && message.stage == Stage::map) {
+        planted_fault(context_.scenario.fault, context_.rank, "before_map");
+        done = timed(message.stage, [&] { storage_->map_pieces(*backend_, numa_pieces(message), fds); });
+      } else {
+        done = timed(message.stage, [&] {
+          if (const int one = run(message.stage, fds, note); one >= 0) descriptors.push_back(one);
+        });
+        done.note = note;
+      }
+      tick();
+      channel_.send(done, descriptors);
+      return;
     }
     tick();
-    if (descriptor >= 0) {
-      channel_.send(done, std::array{descriptor});
-    } else {
-      channel_.send(done);
+    channel_.send(done);
+  }
+
+  static std::vector<backend::NumaPiece> numa_pieces(const control::RunStage& message) {
+    std::vector<backend::NumaPiece> pieces;
+    for (const control::TablePiece& piece : message.pieces) {
+      pieces.push_back({piece.node, static_cast<std::size_t>(piece.bytes)});
     }
+    return pieces;
   }
 
   void handle(const control::Snapshot& message, std::vector<UniqueFd>&) {
@@ -129,7 +151,7 @@ class Rank {
     tick();
     const plan::Scenario arm = plan::scenario_from_json(slot.prefetch_json);
     const SlotResult result = runner_->run(slot, arm);
-    control::SlotDone done{slot.slot, result.events.size(), result.facts_json};
+    control::SlotDone done{slot.slot, result.events.size(), result.facts_json, result.trace_json};
     const std::size_t bytes = result.events.size() * sizeof(EventRecord);
     const UniqueFd events = make_memfd("engram-bench events", std::max<std::size_t>(bytes, 1));
     if (bytes > 0) {

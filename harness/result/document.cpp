@@ -61,6 +61,10 @@ Json rank_work(int rank, const RankWork& work) {
   Json lookups = Json::array();
   for (const auto& [layer, value] : work.lookups) {
     lookups.push_back(value);
+    const auto units = work.lookup_units.find(layer);
+    lookups.back()["distinct_units_seen"] = units == work.lookup_units.end()
+                                                ? missing("the device does not say on which units a lookup ran")
+                                                : Json(units->second);
     const std::int64_t located = value.value("located_rows", std::int64_t{0});
     lookups.back()["local_row_share"] =
         located > 0

@@ -46,6 +46,9 @@ Json pool_growth(const RerollRecord& reroll, std::int64_t page_bytes) {
 // Growth over the nodes of the class that the backing's pages are counted in.
 Json node_growth(const RerollRecord& reroll, const plan::Scenario& scenario) {
   const char* key = is_private(scenario.storage.backing) ? "AnonPages" : "Shmem";
+  if (scenario.storage.backing == plan::Backing::cuda_host_numa) {
+    return missing("the kernel counts a driver's pages in no class of node memory; see the allocations on record");
+  }
   if (reroll.nodes_after_load.empty()) return missing("no node memory was read after the load");
   if (plan::is_hugetlb(scenario.storage.backing)) {
     return pool_growth(reroll, plan::unit_bytes(scenario.storage.backing));
@@ -314,6 +317,10 @@ std::vector<Warning> derived_warnings(const Record& record) {
          "A rehearsal on one NUMA node: the arms' policies name the node that is there, and every verdict is "
          "void.",
          "Run on a machine with the NUMA nodes that the scenario names.", Json::object()});
+  }
+  if (record.traced) {
+    list.push_back({"traced", "Kernel records were kept: what that costs is in every time, and every verdict is void.",
+                    "Run without --trace to measure; trace/ holds what the devices ran.", Json::object()});
   }
   if (const auto over = oversubscription(record)) {
     list.push_back({"oversubscribed",

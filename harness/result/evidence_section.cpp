@@ -312,6 +312,7 @@ Json evidence_section(const Record& record) {
             {"emulated_time", record.emulated_time},
             {"time_sliced", record.time_sliced()},
             {"single_node", record.single_node},
+            {"traced", record.traced},
             {"oversubscribed", oversubscription(record).has_value()}}},
           {"pages", pages_section(record, judged)}};
 }

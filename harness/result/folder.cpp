@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kManifest = "MANIFEST.sha256";
-constexpr const char* kFolders[] = {"events", "samples", "placement", "observed", "failures"};
+constexpr const char* kFolders[] = {"events", "samples", "placement", "observed", "failures", "trace"};
 constexpr const char* kReserve = "reserve.tmp";  // no file of the run: run_files leaves it out
 constexpr const char* kFiles[] = {"plan.json", "result.json", "topology.xml", "log.txt", kReserve, kManifest};
 

@@ -46,6 +46,7 @@ class Judge {
     conditions_.emulated_time = conditions.at("emulated_time").get<bool>();
     conditions_.time_sliced = conditions.at("time_sliced").get<bool>();
     conditions_.single_node = conditions.at("single_node").get<bool>();
+    conditions_.traced = conditions.value("traced", false);  // results of older versions never are
     conditions_.oversubscribed = conditions.at("oversubscribed").get<bool>();
     for (const Json& arm : evidence.at("arms")) arms_.push_back(arm.get<std::string>());
     if (evidence.at("primary").is_string()) primary_ = evidence.at("primary").get<std::string>();

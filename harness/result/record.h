@@ -64,6 +64,7 @@ struct RankWork {
   std::int64_t host_enqueue_ns = 0;
   std::int64_t wall_ns = 0;
   std::optional<std::int64_t> launches;
+  std::map<int, std::int64_t> lookup_units;  // by layer: most distinct SMs that a lookup ran on, in slots not timed
 };
 
 // The devices after a block, while its ranks still hold them.
@@ -102,6 +103,7 @@ struct Record {
   Json cites = Json::array();  // read_cites()
   bool emulated_time = false;  // a software emulator keeps the time
   bool single_node = false;    // a rehearsal of a placement experiment on one NUMA node
+  bool traced = false;         // run --trace: the times have the recording in them
   MachineState before;
   std::optional<MachineState> after;
 

@@ -99,6 +99,7 @@ RunWriter::RunWriter(RunFolder& folder, const RunInput& input) : folder_(folder)
   record_.aa_pairs = input.aa_pairs;
   record_.single_node = input.single_node;
   record_.cites = input.cites;
+  record_.traced = input.traced;
   record_.emulated_time = emulated_time();
   record_.started_utc = utc_now();
   record_.before = read_machine_state();
@@ -205,6 +206,12 @@ void RunWriter::slot_done(const measure::SlotInfo& slot, const std::vector<super
     }
     if (const Json device = facts[i].value("device", Json()); device.is_object()) {
       record_.devices[slot.plan.arm][reports[i].rank] = device;
+    }
+    // Warm-ups are recorded too, so that the recording's own start is over by then, but not kept.
+    if (timed && !reports[i].trace_json.empty()) add_trace(slot, reports[i]);
+    for (const Json& one : facts[i].value("lookup_units", Json::array())) {
+      std::int64_t& units = record_.work[slot.plan.arm][reports[i].rank].lookup_units[one.at("layer").get<int>()];
+      units = std::max(units, one.at("units").get<std::int64_t>());
     }
     if (!timed) continue;
     add_work(slot, reports[i].rank, facts[i]);
@@ -323,7 +330,25 @@ void RunWriter::warm_up_done(const measure::WarmUp& warm_up) {
                   warm_up.steady ? "steady" : "not steady"));
 }
 
+void RunWriter::add_trace(const measure::SlotInfo& slot, const supervise::SlotReport& report) {
+  Json trace = Json::parse(report.trace_json, nullptr, false);
+  if (!trace.is_object()) fail(Exit::failure, "rank {}: the trace of slot {} is not JSON", report.rank, slot.slot);
+  Json one = {{"slot", slot.slot},
+              {"kind", measure::name(slot.plan.kind)},
+              {"arm", record_.arm_name(slot.plan.arm)},
+              {"first_step", slot.first_step},
+              {"steps", slot.plan.steps}};
+  one.update(trace);
+  block_traces_[report.rank].push_back(std::move(one));
+}
+
 void RunWriter::flush_block(int reroll, int block) {
+  for (const auto& [rank, slots] : block_traces_) {
+    folder_.write(
+        fmt::format("trace/reroll-{}-block-{}-rank-{}.json", reroll, block, rank),
+        dump({{"schema", "engram-bench/trace"}, {"schema_version", 1}, {"rank", rank}, {"slots", slots}}, -1) + "\n");
+  }
+  block_traces_.clear();
   for (auto& [rank, events] : block_events_) {
     auto file = event_files_.find(rank);
     if (file == event_files_.end()) file = event_files_.emplace(rank, folder_.event_file(rank)).first;

@@ -27,6 +27,7 @@ struct RunInput {
   AaPairs aa_pairs;             // A/A log ratios on record, by metric
   bool single_node = false;     // a rehearsal on one NUMA node
   Json cites = Json::array();   // read_cites()
+  bool traced = false;          // run --trace
 };
 
 class RunWriter final : public measure::Observer {
@@ -68,6 +69,7 @@ class RunWriter final : public measure::Observer {
   void add_observed(const measure::SlotInfo& slot, const std::vector<Json>& facts,
                     const std::vector<measure::StepValues>& values);
   void append_samples(std::string& out, const measure::SlotInfo& slot, const std::vector<measure::StepValues>& values);
+  void add_trace(const measure::SlotInfo& slot, const supervise::SlotReport& report);
   void flush_block(int reroll, int block);
   [[nodiscard]] RerollRecord& record_of(const measure::RerollPlan& reroll);
 
@@ -77,6 +79,7 @@ class RunWriter final : public measure::Observer {
   std::map<int, std::vector<rank::EventRecord>> block_events_;  // of the running block, by rank
   std::string block_samples_;
   std::vector<std::size_t> stored_steps_;  // of each arm, whose samples are in files
+  std::map<int, Json> block_traces_;  // slots of the running block, by rank
   bool allow_degraded_ = false;
   std::string during_ = "start";
   std::string result_text_;

@@ -50,6 +50,9 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
     if (scenario.storage.backing == plan::Backing::hbm) {
       fail(Exit::skipped, "storage.backing hbm needs a GPU, and device.backend auto finds none here");
     }
+    if (scenario.storage.backing == plan::Backing::cuda_host_numa) {
+      fail(Exit::skipped, "storage.backing cuda-host-numa needs a GPU, and device.backend auto finds none here");
+    }
     if (scenario.prefetch.graph != "off") {
       fail(Exit::skipped, "prefetch.graph {} needs a GPU, and device.backend auto finds none here",
            scenario.prefetch.graph);

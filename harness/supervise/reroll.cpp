@@ -99,7 +99,9 @@ struct Reroll::Impl {
   std::size_t arena_bytes = 0;
   UniqueFd arena;
   std::unique_ptr<Crew> crew;
-  std::map<int, UniqueFd> descriptors;     // of each backing, until all readers have it
+  // Of each backing, until all readers have it: one descriptor, or one of each piece.
+  std::map<int, std::vector<UniqueFd>> descriptors;
+  std::map<int, std::vector<control::TablePiece>> pieces;
   std::map<int, std::string> stock_paths;  // of each backing, until unlinked
   StorageReport report;
 };
@@ -172,7 +174,10 @@ void Reroll::Impl::collect_stage(Stage answer, const std::vector<int>& ranks, co
     if (done == nullptr) return false;
     if (done->stage != Stage::stock_open) record(rank, *done);
     const int backing = layout.ranks[static_cast<std::size_t>(rank)].backing;
-    if (done->stage == Stage::create && !received.fds.empty()) descriptors[backing] = std::move(received.fds[0]);
+    if (done->stage == Stage::create && !received.fds.empty()) {
+      descriptors[backing] = std::move(received.fds);
+      pieces[backing] = done->pieces;
+    }
     if (done->stage == Stage::create && !done->note.empty()) stock_paths[backing] = done->note;
     if (done->stage == Stage::digest) report.digests.push_back({backing, done->note});
     return done->stage == answer;
@@ -200,13 +205,12 @@ void Reroll::Impl::snapshot(const std::string& label) {
 }
 
 void Reroll::Impl::create_and_map() {
-  if (sharing == rank::Sharing::descriptor) run(Stage::create, leaders_of(layout));
+  if (sharing == rank::Sharing::descriptor || sharing == rank::Sharing::pieces) run(Stage::create, leaders_of(layout));
   supervisor_fault("before_map");
   for (const plan::RankPlace& place : layout.ranks) {
-    const auto found = descriptors.find(place.backing);
     std::vector<int> fds;
-    if (found != descriptors.end()) fds.push_back(found->second.get());
-    crew->send(place.rank, control::RunStage{Stage::map, {}}, fds);
+    for (const UniqueFd& fd : descriptors[place.backing]) fds.push_back(fd.get());
+    crew->send(place.rank, control::RunStage{Stage::map, {}, pieces[place.backing]}, fds);
   }
   collect_stage(Stage::map, all_ranks(layout), control::name(Stage::map));
   descriptors.clear();  // the readers hold the backing now; it ends with them
@@ -278,9 +282,11 @@ Reroll::Reroll(const plan::Scenario& scenario, const plan::RunLayout& layout, co
 
 Reroll::~Reroll() = default;
 
-std::vector<SlotReport> Reroll::run_slot(const control::RunSlot& slot) {
+std::vector<SlotReport> Reroll::run_slot(const control::RunSlot& asked) {
   Impl& impl = *impl_;
   const std::vector<int> ranks = all_ranks(impl.layout);
+  control::RunSlot slot = asked;
+  slot.trace = impl.options.trace && slot.timed;
   for (const int rank : ranks) impl.crew->send(rank, slot);
   if (impl.scenario.fault.rank == -1 && impl.scenario.fault.stage == "in_step") {
     // Once a step runs; a slot that is over before is late enough as well.
@@ -294,6 +300,7 @@ std::vector<SlotReport> Reroll::run_slot(const control::RunSlot& slot) {
     SlotReport& report = reports[static_cast<std::size_t>(rank)];
     report.rank = rank;
     report.facts_json = std::move(done->facts_json);
+    report.trace_json = std::move(done->trace_json);
     const std::size_t bytes = done->event_count * sizeof(rank::EventRecord);
     struct stat state {};
     if (received.fds.size() != 1 || ::fstat(received.fds[0].get(), &state) != 0 ||

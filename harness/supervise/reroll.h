@@ -20,6 +20,7 @@ namespace eb::supervise {
 struct Options {
   std::int64_t timeout_ms = 60'000;  // without any progress of a rank; names the rank that hangs
   bool instrument = true;
+  bool trace = false;           // timed slots keep kernel records
   bool allow_degraded = false;  // a lost part of storage.bind_ranks is recorded instead of ending the run
 };
 
@@ -58,6 +59,7 @@ struct SlotReport {  // of one rank
   int rank = 0;
   std::vector<rank::EventRecord> events;
   std::string facts_json;
+  std::string trace_json;  // of a traced slot
 };
 
 class Reroll {

@@ -82,6 +82,15 @@ int eb_lookup(const void* weights, const void* scales, std::int64_t weight_strid
       grid_cap, static_cast<cudaStream_t>(stream), nullptr);
 }
 
+// As eb_lookup, by the kernel that does any table.
+int eb_lookup_general(const void* weights, const void* scales, std::int64_t weight_stride, std::int64_t scale_stride,
+                      std::int64_t table_rows, const std::int32_t* ids, std::int64_t tokens, int heads,
+                      const std::int32_t* order, void* staging, std::int64_t grid_cap, void* stream) {
+  return lookup_cuda(
+      lookup_args(weights, scales, weight_stride, scale_stride, table_rows, ids, tokens, heads, order, staging),
+      grid_cap, static_cast<cudaStream_t>(stream), nullptr, nullptr, LookupShape::general);
+}
+
 std::size_t eb_sort_scratch(std::int64_t rows) { return sort_rows_scratch_bytes(rows); }
 
 int eb_sort(std::int64_t table_rows, const std::int32_t* ids, std::int64_t tokens, int heads, std::int32_t* order,

@@ -127,6 +127,158 @@ TEST_F(GpuBackend, EventsLieOnTheHostsClock) {
   EXPECT_GE(backend_->times(first).enqueue_ns, before);
 }
 
+// The driver's memory by the way of a run: made, passed on by descriptor, mapped, read by the device.
+TEST_F(GpuBackend, ReadsTheDriversMemoryThroughDescriptors) {
+  DriverMemory* driver = nullptr;
+  try {
+    driver = backend_->driver_memory();
+  } catch (const Error& error) {
+    if (error.exit() == Exit::skipped) GTEST_SKIP() << error.what();
+    throw;
+  }
+  ASSERT_NE(driver, nullptr);
+  std::size_t granularity = 0;
+  ASSERT_EQ(driver->granularity(0, &granularity), 0);
+  EXPECT_EQ(granularity % (std::size_t{2} << 20), 0U);
+  const std::pair<int, int> node0[] = {{0, 1}};
+  const auto pieces = plan_numa_pieces(5 * granularity, granularity, node0);
+  ASSERT_EQ(pieces.size(), 5U);
+  const auto leader = NumaMemory::create(*driver, pieces);
+  const auto reader = NumaMemory::import(*driver, pieces, leader->export_descriptors());
+  leader->map();
+  reader->map();
+  EXPECT_NE(leader->data(), reader->data());
+  auto* words = reinterpret_cast<std::uint32_t*>(leader->data());
+  std::iota(words, words + leader->size() / 4, 11U);
+  EXPECT_EQ(std::memcmp(leader->data(), reader->data(), leader->size()), 0);
+  const auto registration = backend_->register_numa(*reader);
+  // Through device memory, by a kernel: a copy could be made by the host.
+  const auto target = device(reader->size());
+  kernels::SelectArgs select;
+  select.src = registration->device_address();
+  select.dst = target->data();
+  select.token_stride = select.piece_bytes = select.dst_row_bytes = 4096;
+  select.tokens = select.valid_tokens = static_cast<std::int64_t>(reader->size() / 4096);
+  backend_->select(main_, kCopy, select);
+  backend_->synchronize();
+  const auto seen = get<std::byte>(target->data(), reader->size());
+  EXPECT_EQ(std::memcmp(seen.data(), leader->data(), seen.size()), 0);
+}
+
+TEST_F(GpuBackend, ARefusalOfTheDriverNamesTheNode) {
+  DriverMemory* driver = nullptr;
+  try {
+    driver = backend_->driver_memory();
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  try {
+    (void)NumaMemory::create(*driver, {{0, std::size_t{2} << 20}, {0, std::size_t{1} << 50}});
+    FAIL() << "a pebibyte of host memory was allocated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::failure);
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("allocate piece 1 of 2"),
+                                             testing::HasSubstr("NUMA node 0"), testing::HasSubstr("CUDA_ERROR")));
+  }
+}
+
+// A lookup says on which SMs it ran, and its rows are those of the kernel that does not say it.
+TEST_F(GpuBackend, ObservedLookupsCountTheirSms) {
+  constexpr std::int64_t kRows = 4096;
+  constexpr std::int64_t kTokens = 400;
+  std::vector<std::byte> rows(kRows * 264);
+  std::mt19937 random(3);
+  for (std::byte& one : rows) one = static_cast<std::byte>(random() % 120);
+  const auto table = device(rows.size());
+  put(table->data(), rows.data(), rows.size());
+  std::vector<std::int32_t> ids(kTokens);
+  for (auto& id : ids) id = static_cast<std::int32_t>(random() % kRows);
+  const auto ids_there = device(ids.size() * 4);
+  put(ids_there->data(), ids.data(), ids.size() * 4);
+  const auto plain = device(kTokens * 512);
+  const auto watched = device(kTokens * 512);
+  kernels::LookupArgs args;
+  args.table = {table->data(), table->data() + kRows * 256, 256, 8, 0, kRows, 256, 32};
+  args.ids = ids_there->as<std::int32_t>();
+  args.id_token_stride = 1;
+  args.tokens = kTokens;
+  args.columns = args.heads = 1;
+  for (const bool host_table : {true, false}) {
+    args.table.in_device_memory = !host_table;  // both shapes of the kernel
+    args.staging = plain->as<Bf16>();
+    backend_->lookup(main_, {OpKind::lookup, 14}, args, 10);
+    backend_->begin_observation({false, false, true});
+    args.staging = watched->as<Bf16>();
+    EXPECT_EQ(backend_->lookup(main_, {OpKind::lookup, 14}, args, 10), 10);
+    const Observed seen = backend_->end_observation();
+    ASSERT_EQ(seen.lookup_units.count(14), 1U);
+    EXPECT_GE(seen.lookup_units.at(14), 1);
+    EXPECT_LE(seen.lookup_units.at(14), 10);
+    EXPECT_FALSE(seen.no_spans.empty());
+    EXPECT_EQ(get<std::byte>(plain->data(), plain->size()), get<std::byte>(watched->data(), watched->size()));
+  }
+}
+
+TEST_F(GpuBackend, SpansAreTheKernelsOnTheHostsClock) {
+  const auto buffer = device(1 << 20);
+  backend_->begin_observation({true, true, false});
+  const std::int64_t before = now_ns();
+  backend_->fill(main_, {OpKind::fill, 3}, buffer->data(), 1, buffer->size());
+  backend_->busy(main_, {OpKind::inject, 7}, 2'000'000);
+  backend_->synchronize();
+  const std::int64_t after = now_ns();
+  const Observed seen = backend_->end_observation();
+  if (!seen.no_spans.empty()) GTEST_SKIP() << seen.no_spans;
+  EXPECT_EQ(seen.dropped, 0);
+  const auto found = std::find_if(seen.spans.begin(), seen.spans.end(),
+                                  [](const KernelSpan& span) { return span.op && span.op->kind == OpKind::inject; });
+  ASSERT_NE(found, seen.spans.end());
+  EXPECT_EQ(found->op->layer, 7);
+  EXPECT_THAT(found->name, testing::HasSubstr("busy"));
+  EXPECT_EQ(found->grid, 1);
+  EXPECT_GE(found->end_ns - found->start_ns, 1'900'000);
+  EXPECT_GE(found->start_ns, before - seen.clock_error_ns);
+  EXPECT_LE(found->end_ns, after + seen.clock_error_ns);
+  EXPECT_LT(seen.clock_error_ns, 1'000'000);
+  EXPECT_TRUE(std::any_of(seen.spans.begin(), seen.spans.end(), [](const KernelSpan& span) {
+    return span.name == "fill" && span.op && span.op->layer == 3;
+  }));
+}
+
+// A product that comes again is launched without cuBLASLt: the same bits, with what x and w hold by then.
+TEST_F(GpuBackend, AProductThatComesAgainHasTheBitsOfItsFirstTime) {
+  std::mt19937 random(9);
+  const auto random_values = [&](std::int64_t count) {
+    std::vector<Bf16> values(static_cast<std::size_t>(count));
+    for (Bf16& one : values) one.bits = static_cast<std::uint16_t>(0x3800 + random() % 0x0800 + (random() % 2 << 15));
+    return values;
+  };
+  // Shapes that cuBLASLt does by one kernel, by two (split k), and with a fill before, on an H200.
+  const std::array<std::int64_t, 3> shapes[] = {
+      {1, 640, 512}, {64, 5120, 8192}, {576, 1024, 512}, {33, 257 * 8, 1000}, {576, 39040, 5120}};
+  for (const auto& [m, n, k] : shapes) {
+    const auto matrix = backend_->upload_matrix(random_values(n * k), n, k);
+    const auto x = device(static_cast<std::size_t>(m * k) * 2);
+    const auto first = device(static_cast<std::size_t>(m * n) * 2);
+    const auto again = device(static_cast<std::size_t>(m * n) * 2);
+    for (const float scale : {0.0F, 0.5F}) {
+      const auto run = [&](const std::unique_ptr<Buffer>& y) {
+        backend_->fill(main_, {OpKind::fill, -1}, y->data(), scale == 0 ? 0xFF : 0x3C, y->size());
+        backend_->linear(main_, kLinear, {x->as<Bf16>(), k, matrix.get(), y->as<Bf16>(), n, m, scale});
+        return get<std::uint16_t>(y->data(), static_cast<std::size_t>(m * n));
+      };
+      const auto old_x = random_values(m * k);
+      put(x->data(), old_x.data(), old_x.size() * 2);
+      (void)run(again);
+      const auto new_x = random_values(m * k);
+      put(x->data(), new_x.data(), new_x.size() * 2);
+      const auto wanted = run(first);  // by cuBLASLt
+      EXPECT_EQ(run(again), wanted) << m << " x " << n << " x " << k << ", scale " << scale;
+      EXPECT_EQ(run(first), wanted) << m << " x " << n << " x " << k << ", scale " << scale;
+    }
+  }
+}
+
 class GpuSegments : public GpuBackend {
  protected:
   static constexpr std::int64_t kTokens = 32;

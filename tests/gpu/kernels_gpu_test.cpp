@@ -152,11 +152,14 @@ TEST_P(GpuLookup, EqualsTheCpuTwin) {
         ASSERT_EQ(device_order.get<std::int32_t>(order.size()), order) << "rows " << host.rows();
         device.order = device_order.as<std::int32_t>();
       }
-      for (const std::int64_t cap : {1, 3, 66, 132}) {
+      // Few tiles, a tile a program, and several: each its own kernel for some tables. The general one does all.
+      for (const auto& [cap, kernel] :
+           {std::pair{1, LookupShape::best}, std::pair{3, LookupShape::best}, std::pair{66, LookupShape::best},
+            std::pair{2000, LookupShape::best}, std::pair{66, LookupShape::general}}) {
         staging.poison();
         std::int64_t grid = -1;
-        finish(lookup_cuda(device, cap, nullptr, &grid));
-        ASSERT_EQ(grid, std::min(cap, host.tiles()));
+        finish(lookup_cuda(device, cap, nullptr, &grid, nullptr, kernel));
+        ASSERT_EQ(grid, std::min<std::int64_t>(cap, host.tiles()));
         const auto found = staging.get<Bf16>(static_cast<std::size_t>(host.rows() * shape.dim));
         for (std::size_t i = 0; i < found.size(); ++i) {
           ASSERT_EQ(found[i].bits, expected[i].bits)

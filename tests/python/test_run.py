@@ -129,7 +129,7 @@ def test_both_arms_of_a_prefetch_factor_gather_the_same_rows(run: Runner) -> Non
     assert before[0]["rows_sha256"] == before[1]["rows_sha256"]
 
 
-@pytest.mark.parametrize("option", ["--resume", "--report", "--trace", "--launcher=mpi"])
+@pytest.mark.parametrize("option", ["--resume", "--report", "--launcher=mpi"])
 def test_what_is_not_built_is_refused_by_name(run: Runner, option: str) -> None:
     error = run(option, code=2).stderr
     assert option.split("=")[0] in error

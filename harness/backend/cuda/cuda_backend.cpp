@@ -9,9 +9,11 @@
 #include "harness/backend/cuda/check.h"
 #include "harness/backend/cuda/communicators.h"
 #include "harness/backend/cuda/cuda.h"
+#include "harness/backend/cuda/driver.h"
 #include "harness/backend/cuda/events.h"
 #include "harness/backend/cuda/linear.h"
 #include "harness/backend/cuda/memory.h"
+#include "harness/backend/cuda/observer.h"
 #include "harness/backend/cuda/segments.h"
 #include "kernels/cuda.h"
 
@@ -68,7 +70,7 @@ class LateFailure {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const Options& options)
-      : groups_(options.arena, options.groups, options.rank, stopped_, options.waiting) {
+      : device_index_(options.device), groups_(options.arena, options.groups, options.rank, stopped_, options.waiting) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, options.device), fmt::format("device {}", options.device));
     device_.backend = "cuda";
@@ -113,6 +115,14 @@ class CudaBackend final : public Backend {
   }
   [[nodiscard]] std::unique_ptr<Registration> register_table(std::byte* address, std::size_t bytes) override {
     return register_mapping(address, bytes);
+  }
+  [[nodiscard]] DriverMemory* driver_memory() override {
+    if (!driver_) driver_ = make_driver_memory(device_index_);
+    return driver_.get();
+  }
+  [[nodiscard]] std::unique_ptr<Registration> register_numa(NumaMemory& memory) override {
+    memory.allow_device();
+    return view_numa_memory(memory.data(), memory.size());
   }
 
   [[nodiscard]] std::unique_ptr<Communicator> communicator(const GroupSpec& group) override {
@@ -165,51 +175,59 @@ class CudaBackend final : public Backend {
   [[nodiscard]] EventTimes times(EventId event) const override { return events_.times(event); }
 
   void hash(StreamId stream, Op op, const kernels::HashArgs& args) override {
-    if (!segments_.enqueue(stream, op.kind, args.context, args.position, args.ids, args.tokens)) return;
+    const Watched watched(observer_, op);
+    if (!segments_.enqueue(stream, op, args.context, args.position, args.ids, args.tokens)) return;
     launched(kernels::hash_cuda(args, at(stream)), op);
   }
   void sort_rows(StreamId stream, Op op, const kernels::LookupArgs& args, std::int32_t* order) override {
     no_segment(stream, op);
+    const Watched watched(observer_, op);
     const std::size_t bytes = kernels::sort_rows_scratch_bytes(args.rows());
     launched(kernels::sort_rows_cuda(args, order, scratch(stream, bytes), bytes, at(stream)), op);
   }
   std::int64_t lookup(StreamId stream, Op op, const kernels::LookupArgs& args, std::int64_t grid_cap) override {
     no_segment(stream, op);
+    const Watched watched(observer_, op);
     std::int64_t grid = 0;
-    launched(kernels::lookup_cuda(args, grid_cap, at(stream), &grid), op);
+    std::uint32_t* units = observer_.units_of(op.layer, at(stream));
+    launched(kernels::lookup_cuda(args, grid_cap, at(stream), &grid, units), op);
     return grid;
   }
   void select(StreamId stream, Op op, const kernels::SelectArgs& args) override {
-    if (!segments_.enqueue(stream, op.kind, args.src, args.dst, args.tokens, args.first_token, args.valid_tokens))
-      return;
+    const Watched watched(observer_, op);
+    if (!segments_.enqueue(stream, op, args.src, args.dst, args.tokens, args.first_token, args.valid_tokens)) return;
     launched(kernels::select_cuda(args, at(stream)), op);
   }
   void gate(StreamId stream, Op op, const kernels::GateArgs& args) override {
-    if (!segments_.enqueue(stream, op.kind, args.hidden, args.kv, args.q, args.k, args.masked, args.tokens)) return;
+    const Watched watched(observer_, op);
+    if (!segments_.enqueue(stream, op, args.hidden, args.kv, args.q, args.k, args.masked, args.tokens)) return;
     launched(kernels::gate_cuda(args, at(stream)), op);
   }
   void linear(StreamId stream, Op op, const LinearArgs& args) override {
+    const Watched watched(observer_, op);
     if (linear_stream_ && *linear_stream_ != stream) {
       fail(Exit::failure, "{}: products run on one stream, which owns their workspace", cpu::op_text(op));
     }
     linear_stream_ = stream;
-    if (!segments_.enqueue(stream, op.kind, args.x, args.w, args.y, args.m, args.ldx, args.ldy,
-                           args.accumulate_scale)) {
+    if (!segments_.enqueue(stream, op, args.x, args.w, args.y, args.m, args.ldx, args.ldy, args.accumulate_scale)) {
       return;
     }
     const std::int64_t kernels = linear_.run(args, at(stream));
     if (!segments_.capturing()) launches_ += kernels;
   }
   void copy(StreamId stream, Op op, std::byte* dst, const std::byte* src, std::size_t bytes) override {
-    if (!segments_.enqueue(stream, op.kind, dst, src, bytes)) return;
+    const Watched watched(observer_, op);
+    if (!segments_.enqueue(stream, op, dst, src, bytes)) return;
     launched(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, at(stream)), op);
   }
   void fill(StreamId stream, Op op, std::byte* dst, std::uint8_t value, std::size_t bytes) override {
-    if (!segments_.enqueue(stream, op.kind, dst, static_cast<int>(value), bytes)) return;
+    const Watched watched(observer_, op);
+    if (!segments_.enqueue(stream, op, dst, static_cast<int>(value), bytes)) return;
     launched(cudaMemsetAsync(dst, value, bytes, at(stream)), op);
   }
   void busy(StreamId stream, Op op, std::int64_t duration_ns) override {
-    if (!segments_.enqueue(stream, op.kind, duration_ns)) return;
+    const Watched watched(observer_, op);
+    if (!segments_.enqueue(stream, op, duration_ns)) return;
     launched(kernels::busy_cuda(duration_ns, at(stream)), op);
   }
 
@@ -222,7 +240,13 @@ class CudaBackend final : public Backend {
   }
   void begin_segment(StreamId stream, const Segment& segment) override { segments_.begin(stream, at(stream), segment); }
   void end_segment(StreamId stream) override {
+    const Watched watched(observer_, segments_.last_op());
     if (segments_.end(stream)) ++launches_;
+  }
+  void begin_observation(const Observation& what) override { observer_.begin(what); }
+  [[nodiscard]] Observed end_observation() override {
+    synchronize();
+    return observer_.end();
   }
   void drop_segments() override { segments_.drop(); }
   [[nodiscard]] std::optional<std::int64_t> launches() const override { return launches_; }
@@ -250,12 +274,15 @@ class CudaBackend final : public Backend {
     return static_cast<std::byte*>(scratch_[stream]);
   }
 
+  int device_index_;
   DeviceInfo device_;
   std::array<char, 16> uuid_{};
   std::atomic<bool> stopped_{false};
   cpu::Groups groups_;
   LateFailure late_;
   EventPool events_;
+  std::unique_ptr<DriverMemory> driver_;
+  Observer observer_;
   Segments segments_{events_};
   std::int64_t launches_ = 0;
   int unit_threads_ = 0;

@@ -29,14 +29,17 @@ class Segments {
 
   // An operation with these arguments; false: a graph does it.
   template <typename... Arguments>
-  [[nodiscard]] bool enqueue(StreamId id, OpKind kind, const Arguments&... arguments) {
+  [[nodiscard]] bool enqueue(StreamId id, Op op, const Arguments&... arguments) {
     if (!open_on(id)) return true;
-    mix(static_cast<std::uint64_t>(kind));
+    last_op_ = op;
+    mix(static_cast<std::uint64_t>(op.kind));
     (mix(number(arguments)), ...);
     ++operations_;
     return mode_ != Mode::replay;
   }
   void record(EventId event);
+  // Of the open segment.
+  [[nodiscard]] Op last_op() const noexcept { return last_op_; }
 
  private:
   enum class Mode { none, first, capture, replay };
@@ -67,6 +70,7 @@ class Segments {
   Segment segment_;
   std::uint64_t digest_ = 0;
   std::size_t operations_ = 0;
+  Op last_op_;
   std::vector<EventId> records_;
 };
 

@@ -10,6 +10,7 @@
 #include "harness/backend/cpu/host_memory.h"
 #include "harness/backend/cpu/op_text.h"
 #include "harness/backend/fake/fake.h"
+#include "harness/backend/fake/stand_in_driver.h"
 #include "harness/base/error.h"
 
 namespace eb::backend::fake {
@@ -93,6 +94,11 @@ class Device final : public FakeBackend {
   }
   [[nodiscard]] std::unique_ptr<Registration> register_table(std::byte* address, std::size_t bytes) override {
     return cpu::make_host_registration(address, bytes, [] {});
+  }
+  [[nodiscard]] DriverMemory* driver_memory() override { return &driver_; }
+  [[nodiscard]] std::unique_ptr<Registration> register_numa(NumaMemory& memory) override {
+    memory.allow_device();
+    return cpu::make_host_registration(memory.data(), memory.size(), [] {});
   }
   [[nodiscard]] std::unique_ptr<Communicator> communicator(const GroupSpec& group) override;
 
@@ -213,6 +219,7 @@ class Device final : public FakeBackend {
   std::uint32_t add_host_node(Kind kind, std::vector<std::uint32_t> after);
 
   DeviceInfo info_;
+  StandInDriver driver_;
   Script script_;
   std::vector<std::int64_t> calls_;  // matching calls so far, of each fault
   bool record_graph_;

@@ -152,6 +152,9 @@ std::string facts_json(const StepShape& shape, const engram::Geometry& geometry,
   facts["replicas_uncoupled"] = totals.steps > 0 && shape.replicas > 1 && shape.ep == 1 && !shape.dp_sharded;
   facts["stub"] = shape.stub;
   facts["lookups"] = lookups(shape, geometry, totals, counts, reuse, resources);
+  ordered_json units = ordered_json::array();
+  for (const auto& [layer, count] : totals.lookup_units) units.push_back({{"layer", layer}, {"units", count}});
+  facts["lookup_units"] = std::move(units);
   facts["collectives"] = collectives(counts);
   facts["setup_collectives"] = ordered_json::array();  // the step runner makes none
   facts["backbone"] = {{"layers", shape.backbone_layers},

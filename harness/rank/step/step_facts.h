@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,6 +43,7 @@ struct SlotTotals {
   std::int64_t host_enqueue_ns = 0;  // the host's time inside the steps' calls, waits for earlier steps left out
   std::int64_t wall_ns = 0;          // from the first step's first call until everything was done
   std::optional<std::int64_t> launches;
+  std::map<int, std::int64_t> lookup_units;  // by layer: distinct SMs of the last lookup, where somebody looked
 };
 
 // `resources`: of each table's largest lookup.

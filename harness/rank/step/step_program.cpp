@@ -25,6 +25,7 @@ StepProgram::StepProgram(const StepParts& parts, const StepOptions& options, Eve
   const auto tables = static_cast<std::size_t>(parts_.shape.tables);
   counts_.lookups.resize(tables);
   lookup_done_.resize(tables);
+  sorted_.resize(tables);
   staging_free_.resize(tables);
 }
 
@@ -34,6 +35,7 @@ EventId StepProgram::enqueue(const StepInput& step) {
   log_.mark(parts_.main, EventKind::step_start);
   hash(step);
   ids_ready_ = log_.depend(parts_.main, EventKind::ids_ready);
+  if (options_.order == plan::Order::table) sort_ahead(step);
   if (options_.submit == plan::Submit::early)
     for (int table = 0; table < parts_.shape.tables; ++table)
       if (!faulty(step, table, LookupFault::late)) submit_lookup(step, table, ids_ready_);
@@ -130,6 +132,36 @@ bool StepProgram::faulty(const StepInput& step, int table, LookupFault kind) con
   return options_.fault == kind && table == 0 && step.index >= options_.fault_step;
 }
 
+kernels::LookupArgs StepProgram::lookup_args(const StepInput& step, int table) const {
+  const StepShape& shape = parts_.shape;
+  const auto place = static_cast<std::size_t>(table);
+  kernels::LookupArgs args;
+  args.table = parts_.tables[place];
+  args.ids = lookup_ids(step.index);
+  args.id_token_stride = std::int64_t{shape.tables} * shape.columns;
+  args.id_offset = std::int64_t{table} * shape.columns + shape.first_column;
+  args.tokens = step.tokens.lookup;
+  args.columns = shape.shard_columns;
+  args.heads = shape.part;
+  args.staging = parts_.buffers.tables[place].staging->as<Bf16>();
+  return args;
+}
+
+// All tables' rows, once the ids are there, on a stream of its own: a sort needs no more than a part of the device, so
+// it runs beside an earlier lookup, or before the release that a later one waits for.
+void StepProgram::sort_ahead(const StepInput& step) {
+  if (parts_.shape.stub || step.tokens.lookup == 0) return;
+  const StreamId stream = parts_.sort.value();
+  parts_.backend.wait(stream, ids_ready_);
+  for (int table = 0; table < parts_.shape.tables; ++table) {
+    const auto place = static_cast<std::size_t>(table);
+    if (!first_step_) parts_.backend.wait(stream, lookup_done_[place]);  // which read the order before
+    parts_.backend.sort_rows(stream, op(OpKind::sort, layer_of(table)), lookup_args(step, table),
+                             parts_.buffers.tables[place].order->as<std::int32_t>());
+    sorted_[place] = log_.depend_unnamed(stream);
+  }
+}
+
 void StepProgram::submit_lookup(const StepInput& step, int table, EventId after) {
   const StepShape& shape = parts_.shape;
   backend::Backend& backend = parts_.backend;
@@ -142,19 +174,10 @@ void StepProgram::submit_lookup(const StepInput& step, int table, EventId after)
   if (faulty(step, table, LookupFault::late)) backend.busy(stream, op(OpKind::inject, layer), kLateLookupNs);
   log_.mark(stream, EventKind::lookup_start, layer);
   if (!shape.stub && step.tokens.lookup > 0 && !faulty(step, table, LookupFault::skip)) {
-    kernels::LookupArgs args;
-    args.table = parts_.tables[place];
-    args.ids = lookup_ids(step.index);
-    args.id_token_stride = std::int64_t{shape.tables} * shape.columns;
-    args.id_offset = std::int64_t{table} * shape.columns + shape.first_column;
-    args.tokens = step.tokens.lookup;
-    args.columns = shape.shard_columns;
-    args.heads = shape.part;
-    args.staging = parts_.buffers.tables[place].staging->as<Bf16>();
+    kernels::LookupArgs args = lookup_args(step, table);
     if (options_.order == plan::Order::table) {
-      auto* order = parts_.buffers.tables[place].order->as<std::int32_t>();
-      backend.sort_rows(stream, op(OpKind::sort, layer), args, order);
-      args.order = order;
+      backend.wait(stream, sorted_[place]);  // behind the start: what is left of the sort is the lookup's time
+      args.order = parts_.buffers.tables[place].order->as<std::int32_t>();
     }
     const std::int64_t grid = backend.lookup(stream, op(OpKind::lookup, layer), args, options_.grid_cap);
     LookupCounts& counts = counts_.lookups[place];

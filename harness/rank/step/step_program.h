@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -77,6 +78,7 @@ struct StepParts {
   const Communicators& groups;
   backend::StreamId main;
   const std::vector<backend::StreamId>& prefetch;  // one (fifo) or one a table (per_layer)
+  std::optional<backend::StreamId> sort{};         // where rows are sorted: of prefetch.order table
 };
 
 struct StepInput {
@@ -109,6 +111,8 @@ class StepProgram {
   void start(const StepInput& step);
   void poison(const StepInput& step);
   void hash(const StepInput& step);
+  void sort_ahead(const StepInput& step);
+  [[nodiscard]] kernels::LookupArgs lookup_args(const StepInput& step, int table) const;
   void submit_lookup(const StepInput& step, int table, backend::EventId after);
   void consume(const StepInput& step, int table);
   void keep_witness(const StepInput& step, int table);
@@ -134,6 +138,7 @@ class StepProgram {
   StepCounts counts_;
   backend::EventId ids_ready_ = 0;
   std::vector<backend::EventId> lookup_done_;   // [tables], of the running step
+  std::vector<backend::EventId> sorted_;        // [tables], of the running step
   std::vector<backend::EventId> staging_free_;  // [tables], after staging's last reader in the step before
   bool first_step_ = true;
   bool segment_open_ = false;

@@ -19,6 +19,7 @@
 #include "harness/rank/step/step_facts.h"
 #include "harness/rank/step/step_program.h"
 #include "harness/rank/step/step_shape.h"
+#include "harness/rank/step/step_trace.h"
 #include "harness/replay/batch_source.h"
 #include "harness/replay/token_model.h"
 
@@ -109,6 +110,7 @@ struct StepRunner::Impl {
   StepShape shape;
   backend::StreamId main;
   std::vector<backend::StreamId> prefetch;  // made when an arm first needs them
+  std::optional<backend::StreamId> sort;    // likewise
   Communicators groups;
   std::optional<StepWeights> weights;
   std::optional<StepBuffers> buffers;
@@ -165,9 +167,14 @@ void StepRunner::Impl::prepare(const control::RunSlot& slot, const plan::Scenari
   const std::size_t wanted = arm.prefetch.streams == plan::Streams::fifo ? 1 : static_cast<std::size_t>(shape.tables);
   while (prefetch.size() < wanted)
     prefetch.push_back(backend.create_stream(fmt::format("prefetch.{}", prefetch.size())));
+  const bool sorts = arm.prefetch.order == plan::Order::table;
+  if (sorts && !sort) sort = backend.create_stream("sort");
   totals.grid_cap = arm.prefetch.grid_cap.programs(backend.device().units);
   // Streams and units of a GPU are no threads of this machine; the rank's own is.
-  totals.threads = backend.device().units_are_threads ? 1 + static_cast<int>(wanted) + backend.device().units : 1;
+  totals.threads = 1;
+  if (backend.device().units_are_threads) {
+    totals.threads += static_cast<int>(wanted) + (sorts ? 1 : 0) + backend.device().units;
+  }
 }
 
 StepOptions StepRunner::Impl::options(const control::RunSlot& slot, const plan::Scenario& arm) {
@@ -353,13 +360,20 @@ SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scena
   prepare(slot, arm);
   EventLog log(backend, input.instrument);
   const std::int32_t pad = pad_id;
-  StepProgram program({backend, shape, geometry, pad, input.tables, *buffers, *weights, groups, main, prefetch},
+  StepProgram program({backend, shape, geometry, pad, input.tables, *buffers, *weights, groups, main, prefetch, sort},
                       options(slot, arm), log);
   std::optional<HiddenCapture> capture;
   if (slot.check_hidden) capture = make_capture(step_list.back().window_valid);
+  // Never around steps whose times are figures, except in a run that is marked as traced.
+  const backend::Observation look{slot.observed || slot.trace, slot.trace, slot.observed || slot.check_hidden};
+  const bool observing = look.ranges || look.spans || look.units;
+  if (observing) backend.begin_observation(look);
   run_steps(slot, program, capture ? &*capture : nullptr);
+  backend::Observed seen;
+  if (observing) seen = backend.end_observation();
 
   SlotResult result;
+  if (slot.trace) result.trace_json = trace_json(seen);
   result.events = log.take(slot.slot);
   if (slot.inject_stage.empty()) stage_times.learn(result.events);
   const bool checked = slot.check || slot.check_hidden;
@@ -371,6 +385,7 @@ SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scena
   for (const LookupCounts& lookup : program.counts().lookups) {
     resources.push_back(backend.lookup_resources(lookup.largest, totals.grid_cap));
   }
+  totals.lookup_units = seen.lookup_units;
   result.facts_json = facts_json(shape, geometry, totals, program.counts(), reuse, resources, backend.device(), facts);
   return result;
 }

@@ -23,7 +23,8 @@ namespace eb::rank {
 
 struct SlotResult {
   std::vector<EventRecord> events;
-  std::string facts_json;  // schema: see step_facts in docs/results.md
+  std::string facts_json;    // schema: see step_facts in docs/results.md
+  std::string trace_json{};  // of a traced slot (docs/results.md, trace)
 };
 
 struct StepRunnerInput {

@@ -27,6 +27,23 @@ constexpr std::size_t kPretouchPiece = std::size_t{1} << 30;  // between two cal
        plan::name(backing));
 }
 
+backend::DriverMemory& driver_of(backend::Backend& backend) {
+  backend::DriverMemory* driver = backend.driver_memory();
+  if (driver == nullptr) {
+    fail(Exit::usage, "storage.backing cuda-host-numa is made by a CUDA driver; device.backend {} has none",
+         backend.device().backend);
+  }
+  return *driver;
+}
+
+std::vector<std::pair<int, int>> piece_weights(const placement::EffectivePolicy& policy) {
+  std::vector<std::pair<int, int>> weights;
+  for (std::size_t i = 0; i < policy.nodes.size(); ++i) {
+    weights.emplace_back(policy.nodes[i], policy.weights.empty() ? 1 : policy.weights[i]);
+  }
+  return weights;
+}
+
 }  // namespace
 
 Sharing sharing_of(const plan::StorageSpec& storage) {
@@ -51,7 +68,7 @@ Sharing sharing_of(const plan::StorageSpec& storage) {
       }
       return Sharing::descriptor;
     case plan::Backing::cuda_host_numa:
-      break;
+      return Sharing::pieces;
   }
   refuse(storage.backing);
 }
@@ -80,6 +97,32 @@ int TableStorage::create(std::string* path) {
   return fd_.get();
 }
 
+std::vector<UniqueFd> TableStorage::create_pieces(backend::Backend& backend) {
+  backend::DriverMemory& driver = driver_of(backend);
+  const placement::EffectivePolicy policy =
+      placement::resolve(policy_, placement::read_topology(placement::Devices::skip));
+  const auto weights = piece_weights(policy);
+  std::size_t granularity = 0;
+  if (const int error = driver.granularity(weights.front().first, &granularity); error != 0 || granularity == 0) {
+    fail(Exit::failure, "cuda-host-numa: the driver states no granularity for NUMA node {}: {}", weights.front().first,
+         driver.what(error));
+  }
+  const auto bytes = static_cast<std::size_t>(places_.bytes);
+  numa_ = backend::NumaMemory::create(driver, backend::plan_numa_pieces(bytes, granularity, weights));
+  return numa_->export_descriptors();
+}
+
+void TableStorage::map_pieces(backend::Backend& backend, std::vector<backend::NumaPiece> pieces,
+                              std::span<const UniqueFd> fds) {
+  if (numa_ && numa_->pieces() != pieces) fail(Exit::failure, "cuda-host-numa: other pieces came back than were made");
+  if (!numa_) numa_ = backend::NumaMemory::import(driver_of(backend), std::move(pieces), fds);
+  if (numa_->size() < static_cast<std::size_t>(places_.bytes)) {
+    fail(Exit::failure, "cuda-host-numa: pieces of {} bytes came for tables of {} bytes", numa_->size(), places_.bytes);
+  }
+  numa_->map();
+  mapping_ = Mapping::view(numa_->data(), numa_->size());
+}
+
 void TableStorage::map(UniqueFd fd) {
   const auto bytes = static_cast<std::size_t>(places_.bytes);
   if (!in_host_memory(sharing_)) return;
@@ -98,7 +141,8 @@ void TableStorage::open_named(const std::string& path) {
 }
 
 void TableStorage::prepare_policy() {
-  if (!mapping_ || (!leader() && !policy_of_each_mapping(scenario_.storage.backing))) return;
+  // numa_: the driver has placed its pieces already.
+  if (!mapping_ || numa_ || (!leader() && !policy_of_each_mapping(scenario_.storage.backing))) return;
   if (policy_.kind == plan::PolicyKind::none || policy_.kind == plan::PolicyKind::stock) return;
   effective_ = placement::resolve(policy_, placement::read_topology(placement::Devices::skip));
   segments_ = placement::bound_segments(*effective_, mapping_.size(), unit());
@@ -109,7 +153,7 @@ void TableStorage::apply_policy() {
 }
 
 void TableStorage::pretouch(const std::function<void()>& progress) {
-  if (!mapping_ || scenario_.storage.policy.kind == plan::PolicyKind::stock) return;
+  if (!mapping_ || numa_ || scenario_.storage.policy.kind == plan::PolicyKind::stock) return;
   if (segments_.empty()) return touch(0, mapping_.size(), progress);
   for (const placement::Segment& segment : segments_) {
     touch(segment.offset, segment.bytes, progress);
@@ -133,7 +177,11 @@ void TableStorage::touch(std::size_t offset, std::size_t bytes, const std::funct
 }
 
 void TableStorage::register_with(backend::Backend& backend) {
-  if (mapping_) registration_ = backend.register_table(mapping_.data(), mapping_.size());
+  if (numa_) {
+    registration_ = backend.register_numa(*numa_);
+  } else if (mapping_) {
+    registration_ = backend.register_table(mapping_.data(), mapping_.size());
+  }
   if (sharing_ != Sharing::device) return;
   backend_ = &backend;
   device_ = backend.allocate(static_cast<std::size_t>(places_.bytes), backend::MemoryKind::device,
@@ -195,6 +243,7 @@ void TableStorage::corrupt() noexcept {
 void TableStorage::unmap() noexcept {
   unregister();
   mapping_.reset();
+  numa_.reset();
   fd_.reset();
 }
 

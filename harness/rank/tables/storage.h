@@ -7,10 +7,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "harness/backend/backend.h"
+#include "harness/backend/numa/numa_memory.h"
 #include "harness/base/mapping.h"
 #include "harness/base/unique_fd.h"
 #include "harness/engram/geometry.h"
@@ -27,6 +29,7 @@ enum class Sharing {
   private_,    // anonymous memory of one rank
   descriptor,  // a descriptor passed by the supervisor
   named,       // policy stock: a name in /dev/shm that every reader opens
+  pieces,      // cuda-host-numa: made by the driver in pieces, a descriptor each
   device,      // hbm: each reader has its own, in its device's memory
 };
 // Whether the tables have pages of this machine's memory, which a policy places and a snapshot finds.
@@ -55,6 +58,10 @@ class TableStorage {
   // Leader of a shared backing: creates it, sized, nothing allocated. The descriptor stays this object's.
   // `named`: also returns the path in `path`. Errors: Error(failure).
   int create(std::string* path);
+  // Leader, Sharing::pieces: allocates them on the nodes that the policy names and returns a descriptor of each.
+  std::vector<UniqueFd> create_pieces(backend::Backend& backend);
+  // Sharing::pieces: maps them; the leader its own, everybody else what `fds` lead to.
+  void map_pieces(backend::Backend& backend, std::vector<backend::NumaPiece> pieces, std::span<const UniqueFd> fds);
   // Maps the backing: `fd` of a shared one (the leader may be given its own again), nothing for a private one.
   void map(UniqueFd fd);
   // stock: the leader maps what it created, everybody else opens `path`.
@@ -84,6 +91,8 @@ class TableStorage {
   [[nodiscard]] const Mapping& mapping() const noexcept { return mapping_; }
   [[nodiscard]] const plan::BackingLayout& places() const noexcept { return places_; }
   [[nodiscard]] const UniqueFd& descriptor() const noexcept { return fd_; }  // of a shared backing
+  // Sharing::pieces: what was allocated; null before.
+  [[nodiscard]] const backend::NumaMemory* numa_memory() const noexcept { return numa_.get(); }
 
  private:
   // What a policy can tell apart: a page, or the huge page that the backing is to be made of.
@@ -100,7 +109,8 @@ class TableStorage {
   Sharing sharing_;
   plan::BackingLayout places_;
   UniqueFd fd_;
-  Mapping mapping_;
+  std::unique_ptr<backend::NumaMemory> numa_;
+  Mapping mapping_;                                      // a view of numa_'s range, where there is one
   plan::Policy policy_;                                  // of this backing
   std::optional<placement::EffectivePolicy> effective_;  // leaders, where a policy is set
   std::vector<placement::Segment> segments_;             // bound and touched one by one; empty: all at once

@@ -64,8 +64,16 @@ TEST(Encoding, EveryStageHasItsOwnName) {
   EXPECT_STREQ(name(Stage::stock_open), "stock_open");
 }
 
+TEST(Encoding, PiecesTravelBothWays) {
+  const std::vector<TablePiece> pieces{{0, 1ULL << 40}, {3, 2097152}};
+  EXPECT_EQ(through_rank(RunStage{Stage::map, "", pieces}).pieces, pieces);
+  EXPECT_EQ(through_supervisor(StageDone{Stage::create, 1, 2, 3, 4, "", -1, -1, pieces}).pieces, pieces);
+  EXPECT_EQ(through_supervisor(SlotDone{1, 0, "{}", "{\"spans\":[]}"}).trace_json, "{\"spans\":[]}");
+}
+
 TEST(Encoding, RunSlotAndAnswers) {
-  const RunSlot slot = through_rank(RunSlot{7, "{}", 200, 1LL << 40, false, true, true, true, true, "lookup", 10});
+  const RunSlot slot =
+      through_rank(RunSlot{7, "{}", 200, 1LL << 40, false, true, true, true, true, "lookup", 10, true});
   EXPECT_EQ(slot.slot, 7);
   EXPECT_EQ(slot.steps, 200);
   EXPECT_EQ(slot.first_step, 1LL << 40);
@@ -74,6 +82,7 @@ TEST(Encoding, RunSlotAndAnswers) {
   EXPECT_TRUE(slot.check_hidden);
   EXPECT_TRUE(slot.control);
   EXPECT_TRUE(slot.observed);
+  EXPECT_TRUE(slot.trace);
   EXPECT_EQ(slot.inject_stage, "lookup");
   EXPECT_EQ(slot.inject_percent, 10);
   EXPECT_EQ(through_rank(Snapshot{"after_map"}).label, "after_map");

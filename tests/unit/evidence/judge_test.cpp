@@ -118,6 +118,7 @@ TEST(Conditions, EachTakesItsVerdictAway) {
   EXPECT_EQ(with({.emulated_time = true}), std::pair(Verdict::void_, Reason::emulated_time));
   EXPECT_EQ(with({.time_sliced = true}), std::pair(Verdict::void_, Reason::time_sliced));
   EXPECT_EQ(with({.single_node = true}), std::pair(Verdict::void_, Reason::single_node));
+  EXPECT_EQ(with({.traced = true}), std::pair(Verdict::void_, Reason::traced));
   EXPECT_EQ(with({.complete = false}), std::pair(Verdict::none, Reason::not_complete));
   EXPECT_EQ(with({.checks_passed = false}), std::pair(Verdict::none, Reason::check_failed));
 }

@@ -139,8 +139,7 @@ TEST(Checks, StockIsVllmsOrder) {
 }
 
 TEST(Checks, WhatIsNotBuiltIsRefusedByName) {
-  const std::vector<Setting> refused{{"storage.backing", "cuda-host-numa"},
-                                     {"workload.kind", "replay"},
+  const std::vector<Setting> refused{{"workload.kind", "replay"},
                                      {"workload.kind", "remote"},
                                      {"workload.kind", "lookup"},
                                      {"model.preset", "deepep-default"}};

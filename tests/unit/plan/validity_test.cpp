@@ -55,8 +55,10 @@ bool expected(const StorageChoice& c) {
       c.backing == Backing::hugetlb_2m || c.backing == Backing::hugetlb_1g || c.backing == Backing::shm_thp;
   if (huge_file && c.mode == TableMode::private_) return false;
   if (c.policy == PolicyKind::stock) return c.backing == Backing::shm && c.mode == TableMode::shared && !copied;
-  if (c.backing == Backing::cuda_host_numa && c.policy != PolicyKind::bind && c.policy != PolicyKind::consumer) {
-    return false;
+  if (c.backing == Backing::cuda_host_numa) {
+    if (c.policy == PolicyKind::none || c.policy == PolicyKind::preferred) return false;
+    const bool in_pieces = c.policy == PolicyKind::interleave || c.policy == PolicyKind::weighted;
+    return !copied || (c.mode == TableMode::shared && !in_pieces);
   }
   if (!copied) return true;
   return c.mode == TableMode::shared && c.policy != PolicyKind::none && c.policy != PolicyKind::preferred;
@@ -143,9 +145,9 @@ TEST(Validity, RefusalsNameTheKeyAndWhatWouldDo) {
   using enum PolicyKind;
   EXPECT_THAT(choice(TableMode::shared, Backing::anon, bind, Copies::one),
               HasSubstr("anon cannot serve parallel.table_mode shared; backings that can: shm, memfd, hugetlb-2m"));
-  EXPECT_THAT(choice(TableMode::shared, Backing::cuda_host_numa, interleave, Copies::one),
-              HasSubstr("storage.policy interleave does not go with storage.backing cuda-host-numa in "
-                        "parallel.table_mode shared; policies that do: bind, consumer"));
+  EXPECT_THAT(choice(TableMode::shared, Backing::cuda_host_numa, preferred, Copies::one),
+              HasSubstr("storage.policy preferred does not go with storage.backing cuda-host-numa in "
+                        "parallel.table_mode shared; policies that do: bind, interleave, weighted, consumer"));
   EXPECT_THAT(choice(TableMode::shared, Backing::shm, preferred, Copies::per_numa_node),
               HasSubstr("binds each copy to its node, which storage.policy preferred leaves open; use bind"));
   EXPECT_THAT(choice(TableMode::private_, Backing::shm, bind, Copies::per_numa_node),

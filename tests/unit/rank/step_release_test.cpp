@@ -108,5 +108,33 @@ TEST(Release, FakeTimelineOfBothArms) {
   }
 }
 
+// prefetch.order table: a sort of 2 ms. The lookup behind a release finds its rows sorted; early, the second lookup's
+// sort runs beside the first lookup, and only the first lookup has a sort in its time.
+TEST(SortAhead, ASortIsOffTheWayWhereItCanBe) {
+  for (const plan::Submit submit : {plan::Submit::at_consume, plan::Submit::early}) {
+    StepRun run = long_layer_0(Device::fake, submit, plan::Streams::fifo);
+    run.scenario.prefetch.order = plan::Order::table;
+    run.script.duration_ns["sort"] = 2'000'000;
+    run.script.duration_ns["lookup"] = 3'000'000;
+    const auto ranks = run_ranks(run);
+    expect_ok(ranks);
+    const SlotResult& slot = ranks.at(0).slots.at(0);
+    for (const int layer : {1, 3}) {
+      const auto start = times_of(slot, EventKind::lookup_start, layer);
+      const auto done = times_of(slot, EventKind::lookup_done, layer);
+      ASSERT_EQ(start.size(), 4U);
+      const bool first_of_early = submit == plan::Submit::early && layer == 1;
+      for (std::size_t step = 0; step < 4; ++step) {
+        const std::int64_t took = done[step] - start[step];
+        if (first_of_early) {
+          EXPECT_GT(took, 4'900'000) << "step " << step;
+        } else {
+          EXPECT_LT(took, 3'100'000) << "layer " << layer << " step " << step;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace eb::rank::test

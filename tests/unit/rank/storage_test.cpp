@@ -40,11 +40,12 @@ TEST(Sharing, FollowsBackingAndPolicy) {
   EXPECT_EQ(sharing_of(spec(Backing::anon_thp, PolicyKind::bind)), Sharing::private_);
   EXPECT_EQ(sharing_of(spec(Backing::stub, PolicyKind::stock)), Sharing::none);
   EXPECT_EQ(sharing_of(spec(Backing::hbm, PolicyKind::bind)), Sharing::device);
+  EXPECT_EQ(sharing_of(spec(Backing::cuda_host_numa, PolicyKind::bind)), Sharing::pieces);
+  EXPECT_EQ(sharing_of(spec(Backing::cuda_host_numa, PolicyKind::interleave)), Sharing::pieces);
 }
 
 TEST(Sharing, WhatIsNotBuiltIsRefusedByName) {
   using plan::Backing;
-  expect_usage(spec(Backing::cuda_host_numa, plan::PolicyKind::none), "cuda-host-numa");
   for (const Backing backing : {Backing::memfd, Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp}) {
     expect_usage(spec(backing, plan::PolicyKind::stock), plan::name(backing));
   }
