@@ -44,9 +44,13 @@ void check_storage(const Scenario& scenario) {
          "anon-thp, found {}",
          name(storage.pinned_rounding), name(storage.backing));
   }
-  if (storage.backing == Backing::cuda_host_numa && storage.policy.nodes.size() > 1) {
-    fail(Exit::usage, "storage.backing cuda-host-numa lies on one NUMA node; storage.policy {} names {}",
-         storage.policy.text, storage.policy.nodes.size());
+  const Policy& policy = storage.policy;
+  if (storage.backing == Backing::cuda_host_numa && policy.kind == PolicyKind::bind && policy.nodes.size() > 1) {
+    fail(Exit::usage,
+         "storage.backing cuda-host-numa: a piece lies on one NUMA node; storage.policy {} names {} and leaves the "
+         "choice "
+         "to the kernel, which has none here: use interleave or weighted",
+         policy.text, policy.nodes.size());
   }
 }
 

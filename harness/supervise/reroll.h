@@ -59,7 +59,7 @@ struct SlotReport {  // of one rank
   int rank = 0;
   std::vector<rank::EventRecord> events;
   std::string facts_json;
-  std::string trace_json;  // of a traced slot
+  std::string trace_json{};  // of a traced slot
 };
 
 class Reroll {

@@ -156,13 +156,13 @@ TEST(Validity, RefusalsNameTheKeyAndWhatWouldDo) {
   EXPECT_THAT(choice(TableMode::shared, Backing::shm, stock, Copies::per_numa_node), HasSubstr("copies one"));
 }
 
-TEST(Validity, DriverMemoryLiesOnOneNode) {
+TEST(Validity, ABindOfDriverMemoryNamesOneNode) {
   const std::vector<Setting> settings{{"storage.backing", "cuda-host-numa"}, {"storage.policy", "bind:0,1"}};
   try {
     static_cast<void>(parse_plan(R"({"name": "t", "model": {"table_scale": 0.0001}})", "", settings));
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("lies on one NUMA node; storage.policy bind:0,1 names 2"));
+    EXPECT_THAT(error.what(), HasSubstr("a piece lies on one NUMA node; storage.policy bind:0,1 names 2"));
   }
 }
 

@@ -170,7 +170,7 @@ TEST_F(RankMainTest, ServesAWholeLifeAndEndsWithStop) {
   stage(Stage::load);
   EXPECT_GT(progress(0).ticks.load(), ticks);
   stage(Stage::prepare);
-  supervisor_.send(control::RunSlot{9, plan::to_json(scenario_), 1, 0, true, false, false, false, "", 0});
+  supervisor_.send(control::RunSlot{9, plan::to_json(scenario_), 1, 0, true, false, false, false, false, "", 0});
   const auto slot = next<control::SlotDone>().value();
   EXPECT_EQ(slot.event_count, 2U);
   ASSERT_EQ(last_->fds.size(), 1U);
@@ -216,7 +216,7 @@ TEST_F(RankMainTest, MessagesOutOfOrderAreFailures) {
 TEST_F(RankMainTest, SlotBeforePrepareIsAFailure) {
   setup();
   ASSERT_TRUE(next<control::Ready>());
-  supervisor_.send(control::RunSlot{1, plan::to_json(scenario_), 1, 0, true, false, false, false, "", 0});
+  supervisor_.send(control::RunSlot{1, plan::to_json(scenario_), 1, 0, true, false, false, false, false, "", 0});
   EXPECT_NE(next<control::Failure>()->text.find("before the stage prepare"), std::string::npos);
 }
 
