@@ -1,5 +1,6 @@
 #include "harness/measure/cells.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -15,6 +16,18 @@ Cells::Cells(std::size_t arms) : arms_(arms) {}
 
 void Cells::add(std::size_t arm, int reroll, int block, const StepValues& values) {
   arms_.at(arm).push_back({reroll, block, values});
+}
+
+std::vector<std::size_t> Cells::counts() const {
+  std::vector<std::size_t> out;
+  for (const std::vector<Step>& steps : arms_) out.push_back(steps.size());
+  return out;
+}
+
+void Cells::drop_behind(const std::vector<std::size_t>& counts) {
+  for (std::size_t a = 0; a < arms_.size(); ++a) {
+    arms_[a].resize(std::min(arms_[a].size(), a < counts.size() ? counts[a] : 0));
+  }
 }
 
 std::vector<double> Cells::pooled(std::size_t arm, std::size_t column) const {

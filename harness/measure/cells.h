@@ -23,6 +23,10 @@ class Cells {
 
   void add(std::size_t arm, int reroll, int block, const StepValues& values);
 
+  // Steps of each arm so far; and back to such a state: what was added since is dropped.
+  [[nodiscard]] std::vector<std::size_t> counts() const;
+  void drop_behind(const std::vector<std::size_t>& counts);
+
   // Values of all replicas and steps, in the order they were added; NaN (absent) ones are left out.
   [[nodiscard]] std::vector<double> pooled(std::size_t arm, std::size_t column) const;
   [[nodiscard]] std::vector<double> of_replica(std::size_t arm, std::size_t column, std::size_t replica) const;

@@ -23,7 +23,8 @@ namespace {
 
 constexpr const char* kManifest = "MANIFEST.sha256";
 constexpr const char* kFolders[] = {"events", "samples", "placement", "failures"};
-constexpr const char* kFiles[] = {"plan.json", "result.json", "topology.xml", "log.txt", kManifest};
+constexpr const char* kReserve = "reserve.tmp";  // no file of the run: run_files leaves it out
+constexpr const char* kFiles[] = {"plan.json", "result.json", "topology.xml", "log.txt", kReserve, kManifest};
 
 bool is_run_folder(const fs::path& path) { return fs::exists(path / "result.json") || fs::exists(path / "plan.json"); }
 
@@ -74,6 +75,21 @@ void RunFolder::append_log(const std::string& line) {
 }
 
 EventFile RunFolder::event_file(int rank) const { return EventFile(fmt::format("{}/events/rank-{}.npy", path_, rank)); }
+
+void RunFolder::keep_reserve(std::size_t bytes) {
+  if (bytes <= reserved_) return;
+  const std::string name = path_ + "/" + kReserve;
+  const UniqueFd fd(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd) fail_errno(errno, name);
+  const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (error != 0) fail_errno(error, fmt::format("{}: {} bytes kept aside for the end of the record", path_, bytes));
+  reserved_ = bytes;
+}
+
+void RunFolder::release_reserve() noexcept {
+  ::unlink((path_ + "/" + kReserve).c_str());
+  reserved_ = 0;
+}
 
 void RunFolder::seal(const std::string& result_text) {
   std::string manifest;

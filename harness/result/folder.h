@@ -22,11 +22,17 @@ class RunFolder {
   void append_log(const std::string& line);
   [[nodiscard]] EventFile event_file(int rank) const;
 
+  // Keeps `bytes` of the disk aside, so that a run that fills it can still end its record; released before that record
+  // is written. Errors: Error(failure) where the disk does not have them.
+  void keep_reserve(std::size_t bytes);
+  void release_reserve() noexcept;
+
   // Writes MANIFEST.sha256 over all files and `result_text`, then result.json.
   void seal(const std::string& result_text);
 
  private:
   std::string path_;
+  std::size_t reserved_ = 0;
 };
 
 // Relative names of the files of a run, ascending; MANIFEST.sha256 and temporary names are left out.

@@ -24,6 +24,9 @@ std::string utc_now() {
   return text;
 }
 
+// Beside another result.json: manifest, failure, log, and what the result grows by.
+constexpr std::size_t kRoomToEnd = 128 << 10;
+
 // One line of samples/: the values of a replica's step, or with `rank` of one rank's. Written by hand: a million events
 // give a hundred thousand of these. Names are plain; `arm` is a JSON string already.
 void append_sample(std::string& out, const measure::SlotInfo& slot, const std::string& arm, std::int64_t step,
@@ -123,9 +126,11 @@ void RunWriter::log(const std::string& text) { folder_.append_log(utc_now() + " 
 void RunWriter::write_result(bool seal) {
   result_text_ = dump(result_document(record_)) + "\n";
   if (seal) {
+    folder_.release_reserve();
     folder_.seal(result_text_);
   } else {
     folder_.write("result.json", result_text_);
+    folder_.keep_reserve(result_text_.size() + kRoomToEnd);
   }
 }
 
@@ -290,6 +295,7 @@ void RunWriter::flush_block(int reroll, int block) {
     folder_.write(fmt::format("samples/reroll-{}-block-{}.jsonl", reroll, block), block_samples_);
   }
   block_samples_.clear();
+  stored_steps_ = record_.cells->counts();
 }
 
 void RunWriter::block_done(const measure::RerollPlan& reroll, int block) {
@@ -375,7 +381,10 @@ void RunWriter::finish() {
 }
 
 void RunWriter::finish_failed(const std::string& text, Exit exit) {
+  folder_.release_reserve();
   record_.complete = false;
+  // Figures of a block that was cut off have no samples to stand on.
+  record_.cells->drop_behind(stored_steps_);
   record_.failures.push_back({text, static_cast<int>(exit), during_});
   if (!record_.after) record_.after = read_machine_state();
   if (!record_.figures_allowed()) {
