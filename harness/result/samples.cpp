@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <sstream>
+#include <stdexcept>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
@@ -71,34 +72,54 @@ Samples samples_of(const measure::Cells& cells, const std::vector<std::string>& 
   return out;
 }
 
-Samples read_samples(const std::string& path) {
+namespace {
+
+// Errors: nlohmann's exceptions for what is no sample.
+SampleLine parse_line(const std::string& text) {
+  const Json json = Json::parse(text);
+  SampleLine line;
+  line.slot = json.at("slot").get<int>();
+  line.arm = json.at("arm").get<std::string>();
+  line.reroll = json.at("reroll").get<int>();
+  line.block = json.at("block").get<int>();
+  line.step = json.at("step").get<std::int64_t>();
+  line.replica = json.at("replica").get<int>();
+  if (!json.at("rank").is_null()) line.rank = json.at("rank").get<int>();
+  for (const auto& [metric, value] : json.at("values").items()) {
+    if (!value.is_number()) throw std::invalid_argument("no number");
+    line.values.emplace_back(metric, value.get<double>());
+  }
+  return line;
+}
+
+void take(Samples& out, const SampleLine& line) {
+  for (const auto& [metric, value] : line.values) {
+    if (!line.rank) {
+      out.replicas[{line.arm, metric}][line.reroll][line.block].push_back(value);
+    } else if (metric == kPerRank) {
+      out.ranks[{line.arm, metric, *line.rank}][line.reroll][line.block].push_back(value);
+    }
+  }
+}
+
+}  // namespace
+
+Samples read_samples(const std::string& path, const std::function<void(const SampleLine&)>& visit) {
   Samples out;
   for (const std::string& name : run_files(path)) {
     if (!name.starts_with("samples/")) continue;
     std::istringstream lines(read_file(path + "/" + name));
-    std::string line;
-    for (int number = 1; std::getline(lines, line); ++number) {
-      const Json sample = Json::parse(line, nullptr, false);
-      const auto wrong = [&] { fail(Exit::bad_data, "{}/{}:{}: not a sample", path, name, number); };
-      if (!sample.is_object()) wrong();
-      for (const char* key : {"arm", "reroll", "block", "rank", "values"}) {
-        if (!sample.contains(key)) wrong();
-      }
+    std::string text;
+    for (int number = 1; std::getline(lines, text); ++number) {
+      SampleLine line;
       try {
-        const auto arm = sample["arm"].get<std::string>();
-        const int reroll = sample["reroll"].get<int>();
-        const int block = sample["block"].get<int>();
-        for (const auto& [metric, value] : sample["values"].items()) {
-          if (!value.is_number()) wrong();
-          if (sample["rank"].is_null()) {
-            out.replicas[{arm, metric}][reroll][block].push_back(value.get<double>());
-          } else if (metric == kPerRank) {
-            out.ranks[{arm, metric, sample["rank"].get<int>()}][reroll][block].push_back(value.get<double>());
-          }
-        }
-      } catch (const Json::exception&) {
-        wrong();
+        line = parse_line(text);
+      } catch (const std::exception&) {
+        fail(Exit::bad_data, "{}/{}:{}: not a sample", path, name, number);
       }
+      line.place = fmt::format("{}/{}:{}", path, name, number);
+      take(out, line);
+      if (visit) visit(line);
     }
   }
   return out;

@@ -1,6 +1,8 @@
 // Samples by arm, metric, re-roll and block: what verdicts are made from, be it in a run or from its folder.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,8 +26,21 @@ struct Samples {
 // Of a run in memory. `arms`: names, in the order of the cells' arms. Ranks only for lookup_us.
 [[nodiscard]] Samples samples_of(const measure::Cells& cells, const std::vector<std::string>& arms,
                                  const std::vector<measure::Column>& columns);
-// From the files in DIR/samples. Errors: Error(bad_data) that names file and line of what is no sample.
-[[nodiscard]] Samples read_samples(const std::string& path);
+// One line of DIR/samples: of a replica's step, or with `rank` of one rank's.
+struct SampleLine {
+  std::string place;  // "DIR/samples/reroll-0-block-1.jsonl:12"
+  int slot = 0;
+  std::string arm;
+  int reroll = 0;
+  int block = 0;
+  std::int64_t step = 0;
+  int replica = 0;
+  std::optional<int> rank;
+  std::vector<std::pair<std::string, double>> values;  // by metric
+};
+// From the files in DIR/samples; `visit` is called for every line, in the order of the files' names and their lines.
+// Errors: Error(bad_data) that names file and line of what is no sample, and those of `visit`.
+[[nodiscard]] Samples read_samples(const std::string& path, const std::function<void(const SampleLine&)>& visit = {});
 
 // "lookup_us.l1.p95" is metric lookup_us.l1 and statistic p95; without a statistic it is p50.
 struct MetricName {

@@ -1,17 +1,21 @@
 #include "harness/result/verify.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <span>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
 #include "harness/result/cells_json.h"
+#include "harness/result/derivation.h"
 #include "harness/result/folder.h"
 #include "harness/result/json_value.h"
 #include "harness/result/judgement.h"
@@ -22,10 +26,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kResultVersion = 1;
+
 Json parse(const std::string& path) {
   Json json = Json::parse(read_file(path), nullptr, false);
   if (json.is_discarded()) fail(Exit::bad_data, "{}: not JSON", path);
   return json;
+}
+
+// Looked at before anything else: another version may list and hash its files in another way.
+void check_version(const std::string& path, const Json& result) {
+  if (!result.is_object() || !result.contains("schema_version")) return;  // the hashes will tell
+  const Json version = result.at("schema_version");
+  if (version == kResultVersion) return;
+  const Json context = result.value("context", Json::object());
+  const Json writer = context.is_object() ? context.value("version", Json("?")) : Json("?");
+  fail(Exit::bad_data,
+       "{}/result.json: schema_version {}, this program reads {}: use the engram-bench that wrote it (version {}) or a "
+       "newer one",
+       path, version.dump(), kResultVersion, writer.is_string() ? writer.get<std::string>() : writer.dump());
 }
 
 // Every cell must be what its samples give.
@@ -75,6 +94,21 @@ void check_plan(const std::string& path, const Json& plan) {
   }
 }
 
+// Every sample must be what the stored events give.
+Samples check_samples(const std::string& path, const Json& result, const Json& plan, VerifyReport& report) {
+  Derivation derivation(path, result, plan);
+  report.events = derivation.events();
+  if (!derivation.obstacle().empty()) {
+    report.not_derived = derivation.obstacle();
+    return read_samples(path);
+  }
+  Samples samples = read_samples(path, [&](const SampleLine& line) { derivation.check(line); });
+  // After a failed check a run keeps its events and no sample.
+  if (!samples.replicas.empty()) derivation.check_none_missing(report.complete);
+  report.samples_derived = derivation.derived();
+  return samples;
+}
+
 // The part of the verdicts' basis that the plan states must be the plan's.
 void check_basis(const std::string& path, const Json& result, const Json& plan) {
   const Json& evidence = result.at("evidence");
@@ -115,6 +149,8 @@ std::size_t check_verdicts(const std::string& path, const Json& result, const Sa
   return found.size();
 }
 
+}  // namespace
+
 std::size_t check_hashes(const std::string& path) {
   std::istringstream lines(read_file(path + "/MANIFEST.sha256"));
   std::set<std::string> listed;
@@ -144,7 +180,12 @@ std::size_t check_hashes(const std::string& path) {
   return listed.size();
 }
 
-}  // namespace
+bool ended_whole(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path + "/MANIFEST.sha256", error) || !fs::exists(path + "/result.json", error)) return false;
+  const Json result = Json::parse(read_file(path + "/result.json"), nullptr, false);
+  return result.is_object() && result.value("complete", Json()) == true;
+}
 
 VerifyReport verify(const std::string& path) {
   if (!fs::is_directory(path)) fail(Exit::usage, "{}: no such folder", path);
@@ -154,33 +195,56 @@ VerifyReport verify(const std::string& path) {
   if (!fs::exists(path + "/MANIFEST.sha256")) {
     fail(Exit::bad_data, "{}: no MANIFEST.sha256: the run was stopped before it could end its record", path);
   }
+  Json result;
+  if (fs::exists(path + "/result.json")) result = Json::parse(read_file(path + "/result.json"), nullptr, false);
+  check_version(path, result);
   VerifyReport report;
   report.files = check_hashes(path);
-  const Json result = parse(path + "/result.json");
-  if (!result.is_object() || result.value("schema", "") != "engram-bench/result") {
+  if (!result.is_object() || result.value("schema", Json()) != "engram-bench/result" ||
+      result.value("schema_version", Json()) != kResultVersion) {
     fail(Exit::bad_data, "{}/result.json: not a result of this program", path);
-  }
-  if (result.value("schema_version", 0) != 1) {
-    fail(Exit::bad_data, "{}/result.json: schema_version {} is not one that this program reads (1)", path,
-         result.value("schema_version", 0));
   }
   report.complete = result.value("complete", false);
   report.scenario = result.value("name", "");
   try {
-    const Samples samples = read_samples(path);
-    check_cells(path, result, samples);
-    check_no_cell_lost(path, result, samples);
     const Json plan = parse(path + "/plan.json");
     check_plan(path, plan);
+    const Samples samples = check_samples(path, result, plan, report);
+    check_cells(path, result, samples);
+    check_no_cell_lost(path, result, samples);
     check_basis(path, result, plan);
     report.verdicts = check_verdicts(path, result, samples);
   } catch (const Json::exception& error) {
     fail(Exit::bad_data, "{}: result.json or plan.json is not as this program writes it: {}", path, error.what());
   }
-  for (const std::string& name : run_files(path)) {
-    if (name.starts_with("events/")) report.events += read_events(path + "/" + name).size();
-  }
   return report;
+}
+
+std::vector<VerifyReport> verify_all(const std::vector<std::string>& paths) {
+  std::vector<VerifyReport> reports(paths.size());
+  std::vector<std::exception_ptr> errors(paths.size());
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < paths.size() && !failed; i = next++) {
+      try {
+        reports[i] = verify(paths[i]);
+      } catch (...) {
+        errors[i] = std::current_exception();
+        failed = true;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const std::size_t most = std::max<std::size_t>(1, std::thread::hardware_concurrency());
+    for (std::size_t t = 1; t < std::min(most, paths.size()); ++t) threads.emplace_back(work);
+    work();
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return reports;
 }
 
 }  // namespace eb::result
