@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@ namespace eb::cli {
 namespace {
 
 // Commands of the design that this version does not have: refused by name, so that nobody takes silence for success.
-constexpr const char* kNotBuilt[] = {"report", "archive"};
+constexpr const char* kNotBuilt[] = {"report"};
 
 void add_globals(CLI::App& app, Globals& globals) {
   app.add_flag("--json", globals.json, "Print data as JSON");
@@ -41,6 +42,7 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int run(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, as a full disk is
   CLI::App app{"Where do huge lookup tables lie, and when must they be read? Experiments with evidence.",
                "engram-bench"};
   app.set_version_flag("--version", "engram-bench 0.1.0");
@@ -59,6 +61,7 @@ int run(int argc, char** argv) {
   add_compare(app, globals, action);
   add_selftest(app, globals, action);
   add_sweep(app, globals, action);
+  add_archive(app, globals, action);
   add_rank(app, action);
   for (const char* name : kNotBuilt) {
     app.add_subcommand(name, "Not in this version")->group("")->allow_extras()->callback([name] {

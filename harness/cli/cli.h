@@ -27,6 +27,7 @@ void add_doctor(CLI::App& app, const Globals& globals, Action& action);
 void add_verify(CLI::App& app, const Globals& globals, Action& action);
 void add_compare(CLI::App& app, const Globals& globals, Action& action);
 void add_selftest(CLI::App& app, const Globals& globals, Action& action);
+void add_archive(CLI::App& app, const Globals& globals, Action& action);
 void add_sweep(CLI::App& app, const Globals& globals, Action& action);
 void add_rank(CLI::App& app, Action& action);  // hidden: one rank process
 

@@ -3,8 +3,10 @@
 
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "harness/base/error.h"
+#include "harness/cli/archive_place.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/tables.h"
 #include "harness/result/stored.h"
@@ -18,6 +20,8 @@ constexpr int kGatePairs = 6;  // fewer cannot reach 5 % in an exact sign test
 struct CompareArguments {
   std::string run;
   std::string other;
+  std::string baseline;
+  std::string archive;
   std::string arm;
   std::string other_arm;
   std::string factor;
@@ -32,8 +36,13 @@ std::string first_arm(const result::StoredRun& run, const std::string& wish) {
   return arms.front().get<std::string>();
 }
 
-result::Judgement judge(const CompareArguments& arguments, int& pairs) {
-  const result::StoredRun run = result::read_run(arguments.run);
+result::Judgement judge(CompareArguments arguments, int& pairs) {
+  if (!arguments.baseline.empty()) {
+    if (!arguments.other.empty()) fail(Exit::usage, "compare: --baseline names the first run; leave OTHER out");
+    arguments.other = std::exchange(arguments.run, arguments.baseline);
+  }
+  const RunPlace run_place(arguments.run, arguments.archive);
+  const result::StoredRun run = result::read_run(run_place.folder());
   if (arguments.other.empty()) {
     pairs = run.result.at("evidence").at("planned_pairs").get<int>();
     const result::Judgement judgement = result::judge_again(run);
@@ -42,7 +51,8 @@ result::Judgement judge(const CompareArguments& arguments, int& pairs) {
     }
     return judgement;
   }
-  const result::StoredRun other = result::read_run(arguments.other);
+  const RunPlace other_place(arguments.other, arguments.archive);
+  const result::StoredRun other = result::read_run(other_place.folder());
   std::vector<std::string> declared = arguments.differ;
   if (!arguments.factor.empty()) declared.push_back(arguments.factor);
   const std::vector<result::Difference> found = result::differences(run, other, declared);
@@ -84,8 +94,12 @@ int run_compare(const CompareArguments& arguments, const Globals& globals) {
 void add_compare(CLI::App& app, const Globals& globals, Action& action) {
   CLI::App* command = app.add_subcommand("compare", "Judge the arms of a stored run, or one run against another");
   auto arguments = std::make_shared<CompareArguments>();
-  command->add_option("RUN", arguments->run, "Folder of a run; the baseline where two are named")->required();
-  command->add_option("OTHER", arguments->other, "Folder of a second run");
+  command->add_option("RUN", arguments->run, "Folder of a run, or archive:NAME; the baseline where two are named")
+      ->required();
+  command->add_option("OTHER", arguments->other, "A second run");
+  command->add_option("--baseline", arguments->baseline,
+                      "The run to compare RUN with: a folder, or archive:NAME (also archive:NAME@latest, archive:ID)");
+  add_archive_option(*command, arguments->archive);
   command->add_option("--arm", arguments->arm, "Arm of RUN that is the baseline (two runs) [its first]");
   command->add_option("--other-arm", arguments->other_arm, "Arm of OTHER [its first]");
   command->add_option("--factor", arguments->factor,

@@ -12,6 +12,7 @@
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
 #include "harness/rank/backend_factory.h"
+#include "harness/result/commit.h"
 #include "harness/result/record.h"
 #include "harness/result/snapshots.h"
 #include "placement/policy.h"
@@ -203,6 +204,7 @@ Json context_section(const Record& record) {
           {"library_build_type", "release with assertions"},
 #endif
           {"version", EB_VERSION},
+          {"commit", text_or_missing(EB_COMMIT, "the program was not built in a git checkout")},
           {"command_line", record.command_line},
           {"instrument", record.instrument},
           {"env", environment}};
