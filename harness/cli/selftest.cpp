@@ -65,7 +65,7 @@ plan::Plan aa_plan(const plan::Plan& base, const std::string& folder, std::uint6
 // One experiment of the series; a finished one is taken as it is.
 bool run_one(const plan::Plan& plan, const std::string& folder, const SelftestArguments& arguments,
              const Globals& globals) {
-  if (std::filesystem::exists(folder + "/MANIFEST.sha256")) {
+  if (result::ended_whole(folder)) {
     const Json stored = Json::parse(read_file(folder + "/plan.json"));
     if (stored.at("sha256") != plan.sha256) {
       fail(Exit::usage, "{} holds an experiment of another scenario or seed; choose another folder with -o", folder);

@@ -1,13 +1,17 @@
 // sweep: one run a cell of a grid of settings. A killed sweep goes on where it was.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "harness/base/unique_fd.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/execute.h"
 #include "harness/cli/plan_report.h"
@@ -58,9 +62,21 @@ std::vector<Cell> make_cells(const SweepArguments& arguments, const std::string&
   return cells;
 }
 
-// Done: complete, of this plan, and every file as the manifest says.
+// Held while a sweep runs, by the sweep alone: the ranks do not inherit it.
+UniqueFd lock_sweep(const std::string& output) {
+  const std::string name = output + "/lock";
+  UniqueFd fd(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd) fail_errno(errno, name);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    fail(Exit::usage, "{}: another sweep works there; wait for it, or choose another folder with -o", output);
+  }
+  return fd;
+}
+
+// Done: complete, of this plan, and every file as the manifest says. Errors: Error(usage) for another plan, and those
+// of verify() for a complete run that is damaged.
 bool is_done(const Cell& cell) {
-  if (!std::filesystem::exists(cell.folder + "/MANIFEST.sha256")) return false;
+  if (!result::ended_whole(cell.folder)) return false;
   const Json stored = Json::parse(read_file(cell.folder + "/plan.json"), nullptr, false);
   if (!stored.is_object() || stored.value("sha256", "") != cell.plan.sha256) {
     fail(Exit::usage, "{} holds a run of another plan; choose another folder with -o", cell.folder);
@@ -73,12 +89,14 @@ int print_estimate(const std::vector<Cell>& cells, bool json) {
   double low = 0;
   double high = 0;
   bool known = true;
+  std::int64_t most_bytes = 0;
   for (const Cell& cell : cells) {
     const PlanReport report = make_plan_report(cell.plan);
     std::int64_t bytes = 0;
     for (const ArmReport& arm : report.arms) {
       bytes = std::max(bytes, arm.memory.need.private_bytes + arm.memory.need.shared_bytes);
     }
+    most_bytes = std::max(most_bytes, bytes);
     known = known && report.time.low_s && report.time.high_s;
     low += report.time.low_s.value_or(0);
     high += report.time.high_s.value_or(0);
@@ -89,10 +107,12 @@ int print_estimate(const std::vector<Cell>& cells, bool json) {
                     {"memory_bytes", bytes},
                     {"low_s", report.time.low_s ? Json(*report.time.low_s) : Json(nullptr)},
                     {"high_s", report.time.high_s ? Json(*report.time.high_s) : Json(nullptr)},
+                    {"time_reason", report.time.reason},
                     {"would_stop_run", stops}});
   }
   if (json) {
     fmt::print("{}\n", result::dump({{"cells", list},
+                                     {"most_memory_bytes", most_bytes},
                                      {"low_s", known ? Json(low) : Json(nullptr)},
                                      {"high_s", known ? Json(high) : Json(nullptr)}}));
     return static_cast<int>(Exit::ok);
@@ -105,7 +125,10 @@ int print_estimate(const std::vector<Cell>& cells, bool json) {
                    : "",
                one["would_stop_run"].empty() ? "" : "; would stop: " + one["would_stop_run"][0].get<std::string>());
   }
-  if (known) fmt::print("{} cells: {:.1f} to {:.1f} s\n", cells.size(), low, high);
+  fmt::print("{} cells, one after the other: at most {:.1f} MiB at a time; {}\n", cells.size(),
+             static_cast<double>(most_bytes) / (1 << 20),
+             known ? fmt::format("{:.1f} to {:.1f} s", low, high)
+                   : fmt::format("time not known: {}", list.front()["time_reason"].get<std::string>()));
   return static_cast<int>(Exit::ok);
 }
 
@@ -126,6 +149,7 @@ int run_sweep(const SweepArguments& arguments, const Globals& globals) {
     }
   }
   std::filesystem::create_directories(output);
+  const UniqueFd lock = lock_sweep(output);
   for (std::size_t i = 0; i < cells.size(); ++i) {
     const Cell& cell = cells[i];
     const bool done = is_done(cell);
