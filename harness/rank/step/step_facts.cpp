@@ -43,7 +43,7 @@ ordered_json lookups(const StepShape& shape, const engram::Geometry& geometry, c
                     {"source_bytes", totals.group_tokens * shape.shard_columns * row_bytes},
                     {"staging_bytes", lookup.rows * shape.dim * 2}});
     if (const auto& locality = reuse[table].locality) {
-      // Of the slot's last step, added up over the slots.
+      // Of all steps of a timed slot, added up over the slots.
       list.back()["located_rows"] = locality->located_rows;
       list.back()["local_rows"] = locality->local_rows;
       list.back()["unlocated_rows"] = locality->unlocated_rows;

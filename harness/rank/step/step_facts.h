@@ -23,7 +23,9 @@ struct Reuse {
   std::int64_t unique_rows = 0;
   std::int64_t unique_pages = 0;        // of 4 KiB, weights and scales together
   std::int64_t unique_sectors = 0;      // of 32 B
-  std::optional<RowLocality> locality;  // none: no table in host memory, no device node, or move_pages is refused
+  // Of all the slot's steps. None: the slot is not timed, no table in host memory, no device node, or move_pages is
+  // refused.
+  std::optional<RowLocality> locality;
 };
 // `ids`: [tokens][tables][columns], what the lookup of `table` read.
 [[nodiscard]] Reuse count_reuse(const engram::Geometry& geometry, const engram::Shard& shard, plan::Layout layout,

@@ -97,7 +97,9 @@ struct StepRunner::Impl {
   StepOutput output(const control::RunSlot& slot, const StepProgram& program, bool all);
   HiddenCapture make_capture(std::int64_t valid);
   HiddenSamples samples(const HiddenCapture& capture);
-  Reuse reuse_of(int table, std::span<const std::int32_t> ids);
+  std::vector<Reuse> reuse_of(const control::RunSlot& slot, const plan::Scenario& arm,
+                              std::span<const std::int32_t> last_ids);
+  std::vector<RowLocality> localities(const control::RunSlot& slot, const plan::Scenario& arm);
   CheckFacts check(const control::RunSlot& slot, const plan::Scenario& arm, const StepOutput& out,
                    const std::optional<HiddenCapture>& capture);
 
@@ -119,6 +121,7 @@ struct StepRunner::Impl {
   std::vector<StepTokens> step_list;                            // of the running slot
   std::map<std::array<std::int64_t, 8>, std::uint32_t> shapes;  // of steps, by their token counts
   SlotTotals totals;
+  std::optional<LocalityCounter> locality;  // made when a timed slot first needs it
   bool pages_hidden = false;
 };
 
@@ -306,19 +309,44 @@ CheckFacts StepRunner::Impl::check(const control::RunSlot& slot, const plan::Sce
   return facts;
 }
 
-Reuse StepRunner::Impl::reuse_of(int table, std::span<const std::int32_t> ids) {
+// How often rows of the last step came again, and where the rows of all steps lie.
+std::vector<Reuse> StepRunner::Impl::reuse_of(const control::RunSlot& slot, const plan::Scenario& arm,
+                                              std::span<const std::int32_t> last_ids) {
+  std::vector<Reuse> list;
+  if (shape.stub) return list;
   const engram::Shard& shard = input.layout->ranks[static_cast<std::size_t>(input.rank)].shard;
-  const plan::Layout layout = input.scenario->storage.layout;
-  Reuse reuse = count_reuse(geometry, shard, layout, ids, table);
+  for (int table = 0; table < shape.tables; ++table) {
+    list.push_back(count_reuse(geometry, shard, input.scenario->storage.layout, last_ids, table));
+  }
+  const std::vector<RowLocality> found = localities(slot, arm);
+  for (std::size_t table = 0; table < found.size(); ++table) list[table].locality = found[table];
+  return list;
+}
+
+// Of every step of a timed slot, by table; empty where rows cannot be located. The ids are hashed again, out of the
+// same batches: those of the device are gone with the next step, and keeping them would cost time inside the slot.
+std::vector<RowLocality> StepRunner::Impl::localities(const control::RunSlot& slot, const plan::Scenario& arm) {
   const int node = backend.device().numa_node;
-  if (input.host_tables == nullptr || node < 0 || pages_hidden) return reuse;
+  if (!slot.timed || input.host_tables == nullptr || node < 0 || pages_hidden) return {};
+  if (!locality) {
+    const engram::Shard& shard = input.layout->ranks[static_cast<std::size_t>(input.rank)].shard;
+    locality.emplace(geometry, shard, plan::make_backing_layout(geometry, shard, input.scenario->storage),
+                     input.host_tables, node);
+  }
+  std::vector<replay::BatchSource> sources;
+  for (const int replica : shape.edp_replicas) sources.emplace_back(arm, tokens, replica);
   try {
-    const plan::BackingLayout places = plan::make_backing_layout(geometry, shard, input.scenario->storage);
-    reuse.locality = count_locality(geometry, shard, places, ids, table, input.host_tables, node);
+    for (std::int64_t i = 0; i < slot.steps; ++i) {
+      for (const replay::BatchSource& source : sources) {
+        locality->add(reference_ids(geometry, source.step(slot.first_step + i), pad_id));
+      }
+      progress(slot.steps);  // says that the rank lives
+    }
+    return locality->take();
   } catch (const Error&) {
     pages_hidden = true;  // move_pages is refused here; the snapshots give the reason
+    return {};
   }
-  return reuse;
 }
 
 SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scenario& arm) {
@@ -338,8 +366,7 @@ SlotResult StepRunner::Impl::run(const control::RunSlot& slot, const plan::Scena
   const StepOutput out = output(slot, program, checked);
   std::optional<CheckFacts> facts;
   if (checked) facts = check(slot, arm, out, capture);
-  std::vector<Reuse> reuse;
-  for (int table = 0; table < shape.tables && !shape.stub; ++table) reuse.push_back(reuse_of(table, out.ids));
+  const std::vector<Reuse> reuse = reuse_of(slot, arm, out.ids);
   std::vector<std::optional<backend::LookupResources>> resources;
   for (const LookupCounts& lookup : program.counts().lookups) {
     resources.push_back(backend.lookup_resources(lookup.largest, totals.grid_cap));

@@ -1,9 +1,10 @@
-// Of the rows that a lookup read, those whose page lies on the rank's own NUMA node: ids joined with the page map.
+// Of the rows that lookups read, those whose page lies on the rank's own NUMA node: ids joined with the page map.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "harness/engram/geometry.h"
 #include "harness/engram/shards.h"
@@ -15,15 +16,37 @@ namespace eb::rank {
 // counts twice.
 struct RowLocality {
   std::int64_t located_rows = 0;    // whose page has a node
-  std::int64_t local_rows = 0;      // of these, on `node`
+  std::int64_t local_rows = 0;      // of these, on the device's node
   std::int64_t unlocated_rows = 0;  // whose page could not be asked, or is in no page table of this process
 };
 
-// `places`: where the backing has its arrays. `ids`: [tokens][tables][columns], what the lookup of `table` read.
-// `tables`: where this process has the backing mapped. Asks move_pages of each page once; touches none. Errors:
-// Error(failure) where the call is refused.
-[[nodiscard]] RowLocality count_locality(const engram::Geometry& geometry, const engram::Shard& shard,
-                                         const plan::BackingLayout& places, std::span<const std::int32_t> ids,
-                                         int table, const std::byte* tables, int node);
+// Counts step by step. A page is asked (move_pages) once, when a row of it first comes up; one without an answer is
+// asked again. So a page that moves later counts where it lay: the snapshots before and after the steps show a move.
+class LocalityCounter {
+ public:
+  // `places`: where the backing has its arrays; `tables`: where this process has it mapped; `node`: its device's.
+  // `geometry` must outlive the counter.
+  LocalityCounter(const engram::Geometry& geometry, const engram::Shard& shard, plan::BackingLayout places,
+                  const std::byte* tables, int node);
+
+  // `ids`: [tokens][tables][columns], what the lookups of one step read; DEAD_ID and other shards' rows are left out.
+  // Touches no page. Errors: Error(failure) where the call is refused.
+  void add(std::span<const std::int32_t> ids);
+  // By table, since the last call.
+  [[nodiscard]] std::vector<RowLocality> take();
+
+ private:
+  void collect(std::span<const std::int32_t> ids, std::size_t table);
+  void ask_unknown();
+
+  const engram::Geometry& geometry_;
+  engram::Shard shard_;
+  plan::BackingLayout places_;
+  const std::byte* tables_;
+  int node_;
+  std::vector<std::int16_t> node_of_page_;  // kUnknown: not asked, or no answer yet
+  std::vector<std::size_t> pages_;          // of the rows of one table and step, one entry a row
+  std::vector<RowLocality> counts_;
+};
 
 }  // namespace eb::rank

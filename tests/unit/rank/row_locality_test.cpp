@@ -35,7 +35,9 @@ class RowLocalityTest : public ::testing::TestWithParam<plan::Layout> {
   }
 
   RowLocality count(std::int64_t row, int node) const {
-    return count_locality(geometry, shard, places, ids_of(row), 0, mapping.data(), node);
+    LocalityCounter counter(geometry, shard, places, mapping.data(), node);
+    counter.add(ids_of(row));
+    return counter.take()[0];
   }
 
   engram::Model model = engram::preset("deepseek-v4.1-flash");
@@ -62,6 +64,23 @@ TEST_P(RowLocalityTest, RowsOfUntouchedPagesHaveNoNode) {
   touch(shard.rows[0].count - 1);
   EXPECT_EQ(count(0, 0).unlocated_rows, 2);
   EXPECT_EQ(count(0, 0).located_rows, 0);
+}
+
+TEST_P(RowLocalityTest, StepsAddUpUntilTheyAreTaken) {
+  const std::int64_t row = shard.rows[0].count - 1;
+  touch(row);
+  LocalityCounter counter(geometry, shard, places, mapping.data(), 0);
+  for (int step = 0; step < 3; ++step) counter.add(ids_of(row));
+  counter.add(ids_of(0));  // a page that nobody has touched
+  const std::vector<RowLocality> counts = counter.take();
+  ASSERT_EQ(counts.size(), geometry.layers.size());
+  EXPECT_EQ(counts[0].located_rows, 6);
+  EXPECT_EQ(counts[0].unlocated_rows, 2);
+  EXPECT_EQ(counts[1].located_rows + counts[1].unlocated_rows, 0);
+  EXPECT_EQ(counter.take()[0].located_rows, 0);
+  touch(0);  // without an answer before, it is asked again
+  counter.add(ids_of(0));
+  EXPECT_EQ(counter.take()[0].located_rows, 2);
 }
 
 TEST_P(RowLocalityTest, DeadIdsAndOtherShardsRowsAreNotCounted) {
