@@ -66,6 +66,8 @@ struct MemoryNeed {
   std::int64_t shm_file_bytes = 0;  // of these, in the /dev/shm mount
   std::int64_t private_bytes = 0;
   std::vector<int> bind_nodes;  // the only nodes that shared_bytes may lie on; empty: any
+  // Of a table whose every page has a node: what must lie on each, none of it elsewhere.
+  std::map<int, std::int64_t> node_bytes = {};
 };
 struct MemoryLimits {
   std::int64_t shm_free_bytes = -1;     // -1: unknown

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "harness/base/os.h"
@@ -89,6 +90,12 @@ std::vector<PoolDemand> pool_demands(const EffectivePolicy& policy,
   if (policy.kind == plan::PolicyKind::bind) demands.push_back({policy.nodes, all});
   if (policy.kind == plan::PolicyKind::interleave) {
     for (const int node : policy.nodes) demands.push_back({{node}, each});
+  }
+  for (std::size_t i = 0; policy.kind == plan::PolicyKind::weighted && i < policy.nodes.size(); ++i) {
+    const std::int64_t sum = std::accumulate(policy.weights.begin(), policy.weights.end(), std::int64_t{0});
+    std::int64_t share = 0;
+    for (const std::int64_t pages : pages_of_backings) share += (pages * policy.weights[i] + sum - 1) / sum;
+    demands.push_back({{policy.nodes[i]}, share});
   }
   demands.push_back({{}, all});
   return demands;

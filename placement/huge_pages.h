@@ -17,8 +17,8 @@ struct PoolDemand {
   std::vector<int> nodes;
   std::int64_t pages = 0;
 };
-// What backings of so many pages each take under a policy: bind: all of them from its nodes together; interleave: from
-// each node its share, rounded up. The last demand is all of them, from anywhere.
+// What backings of so many pages each take under a policy: bind: all of them from its nodes together; interleave,
+// weighted: from each node its share, rounded up. The last demand is all of them, from anywhere.
 [[nodiscard]] std::vector<PoolDemand> pool_demands(const EffectivePolicy& policy,
                                                    const std::vector<std::int64_t>& pages_of_backings);
 

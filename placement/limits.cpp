@@ -105,6 +105,12 @@ std::vector<std::string> missing_memory(const MemoryNeed& need, const MemoryLimi
     check("memory of NUMA nodes " + node_list(need.bind_nodes), need.shared_bytes, free,
           "lower model.table_scale, or bind to more or other nodes");
   }
+  for (const auto& [node, bytes] : need.node_bytes) {
+    const auto at = limits.node_free_bytes.find(node);
+    if (at == limits.node_free_bytes.end()) continue;
+    check(fmt::format("memory of NUMA node {}", node), bytes, at->second,
+          "lower model.table_scale, or give this node less of the tables");
+  }
   return lines;
 }
 

@@ -74,6 +74,8 @@ int mode_of(PolicyKind kind) {
       return MPOL_PREFERRED;
     case PolicyKind::interleave:
       return MPOL_INTERLEAVE;
+    case PolicyKind::weighted:
+      return kWeightedInterleave;
     default:
       return MPOL_DEFAULT;
   }
@@ -134,6 +136,21 @@ std::string as_written(const plan::Policy& policy) {
   return policy.all_nodes ? "interleave:all" : text({policy.kind, policy.nodes});
 }
 
+// What the policy promises each of its nodes; empty where it promises nothing.
+std::vector<double> shares_of_nodes(const EffectivePolicy& policy) {
+  const std::size_t count = policy.nodes.size();
+  if (policy.kind == PolicyKind::bind && count == 1) return {1.0};
+  if (policy.kind == PolicyKind::interleave && count > 0) {
+    return std::vector<double>(count, 1.0 / static_cast<double>(count));
+  }
+  if (policy.kind != PolicyKind::weighted) return {};
+  double sum = 0;
+  for (const int weight : policy.weights) sum += weight;
+  std::vector<double> shares;
+  for (const int weight : policy.weights) shares.push_back(weight / sum);
+  return shares;
+}
+
 void check_node(const plan::Policy& policy, const Topology& topology, int id) {
   const NumaNode* node = topology.node(id);
   if (node == nullptr) {
@@ -155,6 +172,29 @@ void check_node(const plan::Policy& policy, const Topology& topology, int id) {
   }
 }
 
+// One mbind, read back at both ends. `policy` has no weights: the kernel keeps those elsewhere.
+void bind_range(const EffectivePolicy& policy, std::byte* address, std::size_t bytes) {
+  const int mode = mode_of(policy.kind);
+  if (mode == MPOL_DEFAULT) return;
+  NodeMask mask;
+  for (const int node : policy.nodes) {
+    if (node < 0 || node >= kMaxNodes) fail(Exit::usage, "{}: no such NUMA node", text(policy));
+    mask.set(node);
+  }
+  if (::mbind(address, bytes, mode, mask.words.data(), NodeMask::max_node(), MPOL_MF_STRICT) != 0) {
+    fail_policy(errno, fmt::format("{}: mbind of {} bytes", text(policy), bytes));
+  }
+  const std::byte* const ends[] = {address, address + (bytes - 1) / page_bytes() * page_bytes()};
+  for (const std::byte* at : ends) {
+    const EffectivePolicy found = read_back(at);
+    if (found != policy) {
+      fail(Exit::failure,
+           "{}: mbind succeeded, but the kernel holds {} for page {} of the mapping; other code changed it",
+           text(policy), text(found), static_cast<std::size_t>(at - address) / page_bytes());
+    }
+  }
+}
+
 }  // namespace
 
 std::string node_list(std::span<const int> nodes) {
@@ -171,6 +211,13 @@ std::string node_list(std::span<const int> nodes) {
 
 std::string text(const EffectivePolicy& policy) {
   if (policy.kind == PolicyKind::none || policy.kind == PolicyKind::stock) return word(policy.kind);
+  if (policy.kind == PolicyKind::weighted && !policy.weights.empty()) {
+    std::string list;
+    for (std::size_t i = 0; i < policy.nodes.size(); ++i) {
+      list += fmt::format("{}{}={}", i == 0 ? "" : ",", policy.nodes[i], policy.weights[i]);
+    }
+    return "weighted:" + list;
+  }
   return fmt::format("{}:{}", word(policy.kind), node_list(policy.nodes));
 }
 
@@ -179,16 +226,22 @@ EffectivePolicy resolve(const plan::Policy& policy, const Topology& topology) {
     case PolicyKind::none:
     case PolicyKind::stock:
       return {policy.kind, {}};
-    case PolicyKind::weighted:
     case PolicyKind::consumer:
-      fail(Exit::usage, "storage.policy {}: not in this version of engram-bench; use bind, preferred or interleave",
-           as_written(policy));
+      fail(Exit::usage, "storage.policy consumer: the node of a table's readers is not known here");
+    case PolicyKind::weighted:
     case PolicyKind::bind:
     case PolicyKind::preferred:
     case PolicyKind::interleave:
       break;
   }
   EffectivePolicy effective{policy.kind, policy.nodes};
+  for (const auto& [node, weight] : policy.weights) {  // ascending, each once, from 1: as the plan read them
+    if (weight < 1)
+      fail(Exit::usage, "storage.policy {}: the weight of NUMA node {} is {}, must be 1 or more", as_written(policy),
+           node, weight);
+    effective.nodes.push_back(node);
+    effective.weights.push_back(weight);
+  }
   if (policy.all_nodes) {
     effective.nodes.clear();
     for (const NumaNode& node : topology.nodes) {
@@ -211,25 +264,13 @@ EffectivePolicy resolve(const plan::Policy& policy, const Topology& topology) {
   return effective;
 }
 
-void apply(const EffectivePolicy& policy, std::byte* address, std::size_t bytes) {
-  const int mode = mode_of(policy.kind);
-  if (mode == MPOL_DEFAULT || bytes == 0) return;
-  NodeMask mask;
-  for (const int node : policy.nodes) {
-    if (node < 0 || node >= kMaxNodes) fail(Exit::usage, "{}: no such NUMA node", text(policy));
-    mask.set(node);
-  }
-  if (::mbind(address, bytes, mode, mask.words.data(), NodeMask::max_node(), MPOL_MF_STRICT) != 0) {
-    fail_policy(errno, fmt::format("{}: mbind of {} bytes", text(policy), bytes));
-  }
-  const std::byte* const ends[] = {address, address + (bytes - 1) / page_bytes() * page_bytes()};
-  for (const std::byte* at : ends) {
-    const EffectivePolicy found = read_back(at);
-    if (found != policy) {
-      fail(Exit::failure,
-           "{}: mbind succeeded, but the kernel holds {} for page {} of the mapping; other code changed it",
-           text(policy), text(found), static_cast<std::size_t>(at - address) / page_bytes());
-    }
+void apply(const EffectivePolicy& policy, std::byte* address, std::size_t bytes, std::size_t unit) {
+  if (bytes == 0) return;
+  if (policy.kind != PolicyKind::weighted) return bind_range(policy, address, bytes);
+  const std::vector<Segment> segments = bound_segments(policy, bytes, unit == 0 ? page_bytes() : unit);
+  if (segments.empty()) return bind_range({policy.kind, policy.nodes}, address, bytes);
+  for (const Segment& segment : segments) {
+    bind_range({PolicyKind::bind, {segment.node}}, address + segment.offset, segment.bytes);
   }
 }
 
@@ -267,12 +308,11 @@ std::string task_policy() {
 }
 
 std::vector<double> requested_shares(const EffectivePolicy& policy, int node_count) {
-  const bool promises = (policy.kind == PolicyKind::bind && policy.nodes.size() == 1) ||
-                        (policy.kind == PolicyKind::interleave && !policy.nodes.empty());
-  if (!promises) return {};
   std::vector<double> shares(static_cast<std::size_t>(node_count), 0.0);
-  for (const int node : policy.nodes) {
-    if (node < node_count) shares[static_cast<std::size_t>(node)] = 1.0 / static_cast<double>(policy.nodes.size());
+  const std::vector<double> of_nodes = shares_of_nodes(policy);
+  if (of_nodes.empty()) return {};
+  for (std::size_t i = 0; i < policy.nodes.size(); ++i) {
+    if (policy.nodes[i] < node_count) shares[static_cast<std::size_t>(policy.nodes[i])] = of_nodes[i];
   }
   return shares;
 }
@@ -280,7 +320,8 @@ std::vector<double> requested_shares(const EffectivePolicy& policy, int node_cou
 std::vector<std::string> broken_promises(const EffectivePolicy& policy, const std::map<int, std::int64_t>& node_pages,
                                          double tolerance, std::int64_t granule_pages) {
   std::vector<std::string> lines;
-  if (policy.kind != PolicyKind::bind && policy.kind != PolicyKind::interleave) return lines;
+  const bool spread = policy.kind == PolicyKind::interleave || policy.kind == PolicyKind::weighted;
+  if (policy.kind != PolicyKind::bind && !spread) return lines;
   std::int64_t total = 0;
   for (const auto& [node, pages] : node_pages) total += pages;
   if (total == 0) return lines;
@@ -290,17 +331,17 @@ std::vector<std::string> broken_promises(const EffectivePolicy& policy, const st
       lines.push_back(fmt::format("{}: {} of {} pages lie on node {}", text(policy), pages, total, node));
     }
   }
-  if (policy.kind != PolicyKind::interleave) return lines;
-  const double share = 1.0 / static_cast<double>(policy.nodes.size());
-  for (const int node : policy.nodes) {
-    const auto at = node_pages.find(node);
+  if (!spread) return lines;
+  const std::vector<double> shares = shares_of_nodes(policy);
+  for (std::size_t i = 0; i < policy.nodes.size(); ++i) {
+    const auto at = node_pages.find(policy.nodes[i]);
     const std::int64_t pages = at == node_pages.end() ? 0 : at->second;
     const double found = static_cast<double>(pages) / static_cast<double>(total);
     // A remainder of one page a node is not a broken promise.
     const double slack = tolerance + static_cast<double>(granule_pages) / static_cast<double>(total);
-    if (std::abs(found - share) > slack) {
+    if (std::abs(found - shares[i]) > slack) {
       lines.push_back(fmt::format("{}: node {} holds {:.2f} % of {} pages, asked {:.2f} % +- {:.2f} %", text(policy),
-                                  node, 100 * found, total, 100 * share, 100 * tolerance));
+                                  policy.nodes[i], 100 * found, total, 100 * shares[i], 100 * tolerance));
     }
   }
   return lines;

@@ -11,6 +11,7 @@
 #include "harness/cli/progress.h"
 #include "harness/measure/experiment.h"
 #include "harness/result/run_writer.h"
+#include "harness/supervise/binding.h"
 #include "placement/topology.h"
 
 namespace eb::cli {
@@ -30,9 +31,10 @@ std::string own_hash() {
 Prepared prepare(plan::Plan plan) {
   Prepared prepared;
   prepared.plan = std::move(plan);
+  const placement::Topology topology = placement::read_topology(placement::Devices::skip);
   for (const plan::Arm& arm : prepared.plan.arms) {
     prepared.geometries.push_back(engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale));
-    prepared.layouts.push_back(plan::make_layout(arm.scenario, prepared.geometries.back()));
+    prepared.layouts.push_back(supervise::layout_here(arm.scenario, prepared.geometries.back(), topology));
   }
   const plan::ExperimentSpec& experiment = prepared.plan.experiment;
   if (!experiment.primary.empty()) {

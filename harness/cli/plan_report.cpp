@@ -9,7 +9,9 @@
 #include "harness/engram/ledger.h"
 #include "harness/rank/step/step_runner.h"
 #include "harness/replay/token_model.h"
+#include "harness/supervise/binding.h"
 #include "placement/backing.h"
+#include "placement/topology.h"
 
 namespace eb::cli {
 
@@ -23,12 +25,12 @@ int allowed_cpus() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-ArmReport make_arm_report(const plan::Arm& arm) {
+ArmReport make_arm_report(const plan::Arm& arm, const placement::Topology& topology) {
   ArmReport report;
   report.arm = &arm;
   const plan::Scenario& scenario = arm.scenario;
   const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
-  report.layout = plan::make_layout(scenario, geometry);
+  report.layout = supervise::layout_here(scenario, geometry, topology);
   const auto arena = static_cast<std::int64_t>(backend::arena_bytes(rank::run_groups(report.layout)));
   report.memory = supervise::estimate_memory(scenario, report.layout, geometry, arena);
   return report;
@@ -103,8 +105,10 @@ Json layout_json(const plan::RunLayout& layout) {
                                  {"backing", place.backing}});
   }
   for (const plan::BackingPlace& backing : layout.backings) {
-    json["backings"].push_back(
-        Json{{"leader", backing.leader}, {"readers", integers(backing.readers)}, {"bytes", backing.bytes}});
+    json["backings"].push_back(Json{{"leader", backing.leader},
+                                    {"readers", integers(backing.readers)},
+                                    {"bytes", backing.bytes},
+                                    {"node", backing.node < 0 ? Json() : Json(backing.node)}});
   }
   return json;
 }
@@ -160,8 +164,10 @@ std::string layout_text(const ArmReport& report) {
                   scenario.parallel.dp, plan::name(scenario.parallel.table_mode), report.layout.edp_group_size,
                   scenario.parallel.ep > 1 ? fmt::format(", EP {}", scenario.parallel.ep) : "");
   for (const plan::BackingPlace& backing : report.layout.backings) {
-    text += fmt::format("    backing {}: {}, leader rank {}, read by {}\n", backing.index,
-                        placement::human_bytes(backing.bytes), backing.leader, fmt::join(backing.readers, " "));
+    text += fmt::format("    backing {}: {}{}, leader rank {}, read by {}\n", backing.index,
+                        placement::human_bytes(backing.bytes),
+                        backing.node < 0 ? "" : fmt::format(" on NUMA node {}", backing.node), backing.leader,
+                        fmt::join(backing.readers, " "));
   }
   return text;
 }
@@ -170,8 +176,9 @@ std::string layout_text(const ArmReport& report) {
 
 PlanReport make_plan_report(const plan::Plan& plan) {
   PlanReport report;
+  const placement::Topology topology = placement::read_topology(placement::Devices::skip);
   check_tokens(plan);
-  for (const plan::Arm& arm : plan.arms) report.arms.push_back(make_arm_report(arm));
+  for (const plan::Arm& arm : plan.arms) report.arms.push_back(make_arm_report(arm, topology));
   report.time = estimate_time(plan, report.arms, allowed_cpus());
   report.obstacles = supervise::preflight(plan);
   report.notes = notes_of(plan);

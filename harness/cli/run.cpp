@@ -107,6 +107,10 @@ bool rehearse_on_one_node(plan::Plan& plan) {
   const int only = topology.nodes.front().id;
   for (plan::Arm& arm : plan.arms) {
     plan::Policy& policy = arm.scenario.storage.policy;
+    if (policy.kind == plan::PolicyKind::weighted) {
+      policy.weights = {{only, 1}};
+      policy.text = fmt::format("weighted:{}=1", only);
+    }
     if (policy.nodes.empty()) continue;
     policy.nodes = {only};
     policy.text = fmt::format("{}:{}", plan::name(policy.kind), only);
@@ -134,7 +138,7 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
          folder_path);
   }
   supervise::clean_stale();
-  const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan);
+  const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan, rehearsal);
   if (arguments.dry_run) return print_schedule(prepared, obstacles, globals.json);
   if (!obstacles.empty()) return refuse_obstacles(obstacles);
 

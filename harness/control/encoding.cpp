@@ -14,8 +14,9 @@ using Json = nlohmann::json;
 // ToSupervisor's numbers start here, so that a message that went the wrong way is noticed.
 constexpr std::uint32_t kToSupervisorBase = 16;
 
-constexpr std::array<const char*, 10> kStageNames = {"create", "map",     "policy",     "pretouch", "register",
-                                                     "load",   "prepare", "unregister", "unmap",    "stock_open"};
+constexpr std::array<const char*, 11> kStageNames = {"create",   "map",        "policy",  "pretouch",
+                                                     "register", "load",       "prepare", "unregister",
+                                                     "unmap",    "stock_open", "digest"};
 
 Stage stage_from(const Json& value) {
   const auto text = value.get<std::string>();
@@ -35,6 +36,8 @@ Json to_json(const Setup& m) {
           {"allowed_cpus", m.allowed_cpus},
           {"memory_nodes", m.memory_nodes},
           {"numa_node", m.numa_node},
+          {"device", m.device},
+          {"rank_nodes", m.rank_nodes},
           {"instrument", m.instrument},
           {"allow_degraded", m.allow_degraded}};
 }
@@ -45,6 +48,8 @@ void from_json(const Json& j, Setup& m) {
   m.allowed_cpus = j.at("allowed_cpus").get<std::vector<int>>();
   m.memory_nodes = j.at("memory_nodes").get<std::vector<int>>();
   m.numa_node = j.at("numa_node").get<int>();
+  m.device = j.at("device").get<int>();
+  m.rank_nodes = j.at("rank_nodes").get<std::vector<int>>();
   m.instrument = j.at("instrument").get<bool>();
   m.allow_degraded = j.at("allow_degraded").get<bool>();
 }

@@ -23,13 +23,16 @@ struct Setup {
   std::vector<int> allowed_cpus;  // for bind_ranks; empty = unchanged
   std::vector<int> memory_nodes;  // for bind_ranks: the task's memory policy, bound to these; empty = unchanged
   int numa_node = -1;             // the rank's device node
+  int device = -1;                // index of the rank's device; -1: not stated
+  std::vector<int> rank_nodes{};  // device node of every rank: decides who reads which copy
   bool instrument = true;         // false: only the dependency events
   bool allow_degraded = false;    // a lost part of the binding is reported, not a failure
 };
 
 // One step of the storage life cycle; every rank answers StageDone before the next is sent, which is the barrier.
 // `create` goes to leaders; `map` carries the backing's descriptor to every reader of it.
-enum class Stage { create, map, policy, pretouch, register_, load, prepare, unregister, unmap, stock_open };
+// `digest` (leaders, after load; copies per-numa-node): the SHA-256 of the whole backing comes back in the note.
+enum class Stage { create, map, policy, pretouch, register_, load, prepare, unregister, unmap, stock_open, digest };
 [[nodiscard]] const char* name(Stage stage) noexcept;
 
 struct RunStage {

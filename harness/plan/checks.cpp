@@ -1,10 +1,9 @@
 #include "harness/plan/checks.h"
 
-#include <algorithm>
-
 #include "harness/base/error.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/unbuilt.h"
+#include "harness/plan/validity.h"
 
 namespace eb::plan {
 
@@ -32,21 +31,11 @@ void check_model(const Scenario& scenario, const engram::Geometry& geometry) {
 
 void check_storage(const Scenario& scenario) {
   const StorageSpec& storage = scenario.storage;
-  const TableMode mode = scenario.parallel.table_mode;
-  const auto& rules = backing_rules();
-  const auto rule =
-      std::find_if(rules.begin(), rules.end(), [&](const BackingRule& r) { return r.backing == storage.backing; });
-  const bool valid = mode == TableMode::shared     ? rule->shared
-                     : mode == TableMode::private_ ? rule->private_
-                                                   : rule->dp_sharded;
-  if (!valid) {
-    std::vector<std::string> fitting;
-    for (const BackingRule& r : rules) {
-      const bool fits = mode == TableMode::shared ? r.shared : mode == TableMode::private_ ? r.private_ : r.dp_sharded;
-      if (fits && r.backing != Backing::hbm && r.backing != Backing::stub) fitting.emplace_back(name(r.backing));
-    }
-    fail(Exit::usage, "storage.backing {} cannot serve parallel.table_mode {}; backings that can: {}",
-         name(storage.backing), name(mode), fmt::join(fitting, ", "));
+  check_storage_choice({scenario.parallel.table_mode, storage.backing, storage.policy.kind, storage.copies});
+  if (storage.backing == Backing::stub || storage.backing == Backing::hbm) return;
+  if (storage.policy.kind == PolicyKind::stock && storage.pretouch != PretouchKind::none) {
+    fail(Exit::usage, "storage.policy stock reproduces vLLM's shared tables: it needs storage.pretouch none, found {}",
+         name(storage.pretouch));
   }
   if (storage.pinned_rounding != PinnedRounding::none && storage.backing != Backing::anon &&
       storage.backing != Backing::anon_thp) {
@@ -55,18 +44,10 @@ void check_storage(const Scenario& scenario) {
          "anon-thp, found {}",
          name(storage.pinned_rounding), name(storage.backing));
   }
-  if (storage.policy.kind != PolicyKind::stock || storage.backing == Backing::stub || storage.backing == Backing::hbm) {
-    return;
+  if (storage.backing == Backing::cuda_host_numa && storage.policy.nodes.size() > 1) {
+    fail(Exit::usage, "storage.backing cuda-host-numa lies on one NUMA node; storage.policy {} names {}",
+         storage.policy.text, storage.policy.nodes.size());
   }
-  const auto refuse = [](const std::string& what) {
-    fail(Exit::usage, "storage.policy stock reproduces vLLM's shared tables: it needs {}", what);
-  };
-  if (mode != TableMode::shared) refuse("parallel.table_mode shared, found " + std::string(name(mode)));
-  if (storage.backing != Backing::shm) refuse("storage.backing shm, found " + std::string(name(storage.backing)));
-  if (storage.pretouch != PretouchKind::none) {
-    refuse("storage.pretouch none, found " + std::string(name(storage.pretouch)));
-  }
-  if (storage.copies != "one") refuse("storage.copies one, found " + storage.copies);
 }
 
 void check_workload(const Scenario& scenario) {
@@ -127,6 +108,9 @@ void check_fault(const Scenario& scenario) {
   if (wrong_rows && fault.stage != "in_step") {
     fail(Exit::usage, "fault.kind {} happens in a step: fault.stage in_step, found {}", fault.kind, fault.stage);
   }
+  if (fault.kind == "corrupt" && fault.stage != "during_load") {
+    fail(Exit::usage, "fault.kind corrupt happens in the load: fault.stage during_load, found {}", fault.stage);
+  }
   if (fault.rank < 0 && fault.kind != "kill") {
     fail(Exit::usage, "fault.rank -1 is the supervisor, which only fault.kind kill strikes");
   }
@@ -145,17 +129,6 @@ void check_bounds(const Scenario& scenario, bool control, const std::string& fac
 }
 
 }  // namespace
-
-const std::vector<BackingRule>& backing_rules() {
-  static const std::vector<BackingRule> rules{
-      {Backing::shm, true, true, true},         {Backing::memfd, true, true, true},
-      {Backing::hugetlb_2m, true, false, true}, {Backing::hugetlb_1g, true, false, true},
-      {Backing::shm_thp, true, false, true},    {Backing::anon, false, true, true},
-      {Backing::anon_thp, false, true, true},   {Backing::cuda_host_numa, true, true, true},
-      {Backing::hbm, true, true, true},         {Backing::stub, true, true, true},
-  };
-  return rules;
-}
 
 void check_scenario(const Scenario& scenario, bool control, const std::string& factor) {
   if (scenario.model.base.ids_given) check_unbuilt(scenario);  // such a model has nothing that the rest could check

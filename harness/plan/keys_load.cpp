@@ -149,6 +149,10 @@ void add_experiment_rows(std::vector<Key>& rows) {
   rows.push_back(aa);
   rows.push_back(by_expansion("experiment.arms", Type::value_map,
                               "Name of each arm and its value of the factor; the first is the baseline."));
+  rows.push_back(by_expansion("experiment.joint_arms", Type::override_map,
+                              "Name of each further arm and the keys it changes together; judged against the baseline, "
+                              "and marked. Only what the "
+                              "table of exceptions below allows."));
   rows.push_back(by_expansion("experiment.controls", Type::override_map,
                               "Name of each control and the keys it changes; measured beside the arms, never judged."));
   rows.push_back(integer_key(
@@ -229,9 +233,9 @@ void add_fault_rows(std::vector<Key>& rows) {
       "fault.kind", "none",
       "A planted fault, for tests; a result that has one says so and gives no figures. kill: SIGKILL. "
       "hang: no progress. fail: the stage reports an error. skip_lookup, late_lookup: the last step's "
-      "rows are wrong.",
+      "rows are wrong. corrupt: a byte of the tables that the rank loads is wrong.",
       [](Target & t) -> auto& { return t.scenario->fault.kind; });
-  kind.values = {"none", "kill", "hang", "skip_lookup", "late_lookup", "fail"};
+  kind.values = {"none", "kill", "hang", "skip_lookup", "late_lookup", "fail", "corrupt"};
   rows.push_back(kind);
   Key stage = text_key(
       "fault.stage", Json(), "Where in a rank's life it strikes; null with kind none.",

@@ -34,14 +34,16 @@ void add_place_rows(std::vector<Key>& rows) {
       "^(none|stock|consumer|bind:[0-9,-]+|preferred:[0-9]+|interleave:(all|[0-9,-]+)|weighted:[0-9=,]+)$",
       "NUMA policy of the tables, set before any page is touched. stock: as vLLM does it, with a named file, no "
       "policy, "
-      "no pre-touch and no barrier before registration. Node lists use numactl's syntax.",
+      "no pre-touch and no barrier before registration. weighted: exact shares, by segments. consumer: each TP shard "
+      "on "
+      "the node where the devices of all its readers are, else an error. Node lists use numactl's syntax.",
       [](Target& t, const std::string& text) { storage(t).policy = parse_policy(text); },
       [](Target& t) { return storage(t).policy.text; }));
-  Key copies = text_key(
-      "storage.copies", "one", "One copy of a shard, or one on each NUMA node with a reader of it.",
-      [](Target & t) -> auto& { return storage(t).copies; });
-  copies.values = {"one", "per-numa-node"};
-  rows.push_back(copies);
+  rows.push_back(enum_key(
+      "storage.copies", copies_kinds(), "one",
+      "One copy of a shard, or one on each NUMA node where a reader's device is: bound to that node, in place of the "
+      "policy, and read by that node's readers.",
+      [](Target & t) -> auto& { return storage(t).copies; }));
   rows.push_back(enum_key(
       "storage.pinned_rounding", pinned_roundings(), "none",
       "power-of-two: each array of private tables (anon, anon-thp) takes the next power of two of bytes, as pinned "

@@ -1,6 +1,7 @@
 #include "harness/plan/layout.h"
 
 #include <bit>
+#include <map>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
@@ -42,7 +43,76 @@ std::pair<int, int> backing_key(const RankPlace& place, TableMode mode, int grou
   return {};
 }
 
+std::string ranks_by_node(const std::map<int, std::vector<int>>& readers) {
+  std::string text;
+  for (const auto& [node, ranks] : readers) {
+    text += fmt::format("{}node {} (rank {})", text.empty() ? "" : ", ", node, fmt::join(ranks, ", "));
+  }
+  return text;
+}
+
+// Readers of a backing by the node of their device.
+std::map<int, std::vector<int>> readers_by_node(const BackingPlace& backing, std::span<const int> rank_nodes,
+                                                const std::string& asked) {
+  std::map<int, std::vector<int>> readers;
+  for (const int rank : backing.readers) {
+    const auto place = static_cast<std::size_t>(rank);
+    if (place >= rank_nodes.size() || rank_nodes[place] < 0) {
+      fail(Exit::failure,
+           "{}: the system states no NUMA node for the device of rank {}; name nodes with storage.policy bind", asked,
+           rank);
+    }
+    readers[rank_nodes[place]].push_back(rank);
+  }
+  return readers;
+}
+
+void split_into_copies(RunLayout& layout, std::span<const int> rank_nodes) {
+  std::vector<BackingPlace> copies;
+  for (const BackingPlace& one : layout.backings) {
+    for (const auto& [node, readers] : readers_by_node(one, rank_nodes, "storage.copies per-numa-node")) {
+      BackingPlace copy = one;
+      copy.index = static_cast<int>(copies.size());
+      copy.node = node;
+      copy.readers = readers;
+      copy.leader = readers.front();
+      for (const int rank : readers) {
+        RankPlace& place = layout.ranks[static_cast<std::size_t>(rank)];
+        place.backing = copy.index;
+        place.backing_leader = rank == copy.leader;
+      }
+      copies.push_back(std::move(copy));
+    }
+  }
+  layout.backings = std::move(copies);
+}
+
 }  // namespace
+
+void place_backings(RunLayout& layout, const StorageSpec& storage, std::span<const int> rank_nodes) {
+  if (storage.backing == Backing::stub || storage.backing == Backing::hbm) return;
+  if (storage.copies == Copies::per_numa_node) return split_into_copies(layout, rank_nodes);
+  if (storage.policy.kind != PolicyKind::consumer) return;
+  for (BackingPlace& backing : layout.backings) {
+    const auto readers = readers_by_node(backing, rank_nodes, "storage.policy consumer");
+    if (readers.size() > 1) {
+      fail(Exit::failure,
+           "storage.policy consumer: the readers of shard {} are on several NUMA nodes: {}; set device.rank_map to "
+           "shard-near or to a list that brings them together, or use storage.copies per-numa-node",
+           layout.ranks[static_cast<std::size_t>(backing.leader)].shard.index, ranks_by_node(readers));
+    }
+    backing.node = readers.begin()->first;
+  }
+}
+
+Policy policy_of(const StorageSpec& storage, const BackingPlace& backing) {
+  if (backing.node < 0) return storage.policy;
+  Policy policy;
+  policy.kind = PolicyKind::bind;
+  policy.nodes = {backing.node};
+  policy.text = fmt::format("bind:{}", backing.node);
+  return policy;
+}
 
 RunLayout make_layout(const Scenario& scenario, const engram::Geometry& geometry) {
   const ParallelSpec& parallel = scenario.parallel;
@@ -148,6 +218,15 @@ engram::LedgerInput ledger_input(const Scenario& scenario, const RunLayout& layo
   input.layout = scenario.storage.layout;
   input.round_pinned_to_power_of_two = scenario.storage.pinned_rounding == PinnedRounding::power_of_two;
   input.max_tokens = scenario.workload.max_tokens(scenario.parallel.dp);
+  if (scenario.storage.copies == Copies::per_numa_node) {
+    // Backings are numbered group by group, and shard by shard in a group: so are these counts.
+    std::map<std::pair<int, int>, int> copies;
+    for (const BackingPlace& backing : layout.backings) {
+      const RankPlace& leader = layout.ranks[static_cast<std::size_t>(backing.leader)];
+      ++copies[{leader.replica / layout.edp_group_size, leader.shard.index}];
+    }
+    for (const auto& [shard, count] : copies) input.copies_per_shard.push_back(count);
+  }
   return input;
 }
 

@@ -1,6 +1,7 @@
 // Who is who in a run: ranks, replicas, TP/EDP/EP groups, shards and backings, derived from a scenario. Pure.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,12 @@ struct RankPlace {
   engram::Shard shard;
 };
 
-struct BackingPlace {  // one allocation: the shard's tables of all layers, shared by `readers`
+struct BackingPlace {  // one allocation: a copy of the shard's tables of all layers, shared by `readers`
   int index = 0;
   int leader = 0;            // rank
   std::vector<int> readers;  // ranks, ascending; private backings have one
   std::int64_t bytes = 0;
+  int node = -1;  // the NUMA node that place_backings() binds it to; -1: storage.policy says where
 };
 
 struct RunLayout {
@@ -39,6 +41,16 @@ struct RunLayout {
 // Errors: Error(usage) for what the scenario cannot be: shards without columns, shared or dp_sharded without EDP peers,
 // ep that does not divide dp. EP groups: same TP rank, `ep` consecutive replicas.
 [[nodiscard]] RunLayout make_layout(const Scenario& scenario, const engram::Geometry& geometry);
+
+// What the devices' nodes decide. `rank_nodes`: the NUMA node of each rank's device, -1 where the system states none.
+// copies per-numa-node: a backing becomes one for each node with a reader, with that node's readers and the first of
+// them as leader; shards, head ranges and groups stay. policy consumer: each backing gets the node of all its readers.
+// Else nothing changes. Errors: Error(failure) where a node is not known, and for consumer where readers of one shard
+// are on several nodes.
+void place_backings(RunLayout& layout, const StorageSpec& storage, std::span<const int> rank_nodes);
+
+// storage.policy, or bind to the backing's own node.
+[[nodiscard]] Policy policy_of(const StorageSpec& storage, const BackingPlace& backing);
 
 // Where the tables of each layer lie in a shard's backing. Split: layer after layer, weights then scales; each array
 // starts on a page. Interleaved: one array a layer.

@@ -9,6 +9,7 @@
 #include "harness/base/sha256.h"
 #include "harness/plan/checks.h"
 #include "harness/plan/document.h"
+#include "harness/plan/joint_arms.h"
 #include "harness/plan/provenance.h"
 
 namespace eb::plan {
@@ -120,9 +121,35 @@ void add_arms(const Json& document, const std::string& folder, Plan& plan) {
   for (const auto& [arm_name, value] : arms->items()) {
     plan.arms.push_back(make_arm(document, folder, arm_name, false, {{factor, value}}, factor));
   }
+}
+
+// Arms that a scenario declares to change several keys at once. The factor stays at the baseline's value.
+void add_joint_arms(const Json& document, const std::string& folder, Plan& plan) {
+  const Json* joint_arms = find_in_document(document, "experiment.joint_arms");
+  if (joint_arms == nullptr || joint_arms->empty()) return;
+  const std::string& factor = plan.experiment.factor;
+  if (factor.empty())
+    fail(Exit::usage, "experiment.joint_arms stand beside arms of experiment.factor, which is missing");
+  for (const auto& [arm_name, changes] : joint_arms->items()) {
+    for (const Arm& arm : plan.arms) {
+      if (arm.name == arm_name) fail(Exit::usage, "{} names two arms", printable(arm_name));
+    }
+    std::vector<std::pair<std::string, Json>> overrides;
+    for (const auto& [path, value] : changes.items()) overrides.emplace_back(path, value);
+    named("arm " + printable(arm_name), [&] { check_joint_change(factor, overrides); });
+    std::vector<std::string> keys;
+    for (const auto& [path, value] : overrides) keys.push_back(path);
+    overrides.insert(overrides.begin(), {factor, Json::parse(plan.arms.front().overrides.at(factor))});
+    plan.arms.push_back(make_arm(document, folder, arm_name, false, overrides, factor));
+    plan.arms.back().joint_keys = std::move(keys);
+  }
+}
+
+void check_arms_differ(const Plan& plan) {
   for (std::size_t i = 0; i < plan.arms.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (to_json(plan.arms[i].scenario) == to_json(plan.arms[j].scenario)) {
+        const std::string& factor = plan.experiment.factor;
         fail(Exit::usage, "the arms {} and {} are equal: both have {} {}", plan.arms[j].name, plan.arms[i].name, factor,
              plan.arms[i].overrides.at(factor));
       }
@@ -175,7 +202,7 @@ std::string expand(const Json& document, const Plan& plan) {
     const Json* written = key.path_value ? find_in_document(document, key.path) : nullptr;
     if (written != nullptr) set_in_document(expanded, key.path, *written);
   }
-  for (const char* path : {"experiment.arms", "experiment.controls"}) {
+  for (const char* path : {"experiment.arms", "experiment.joint_arms", "experiment.controls"}) {
     const Json* written = find_in_document(document, path);
     if (written != nullptr) set_in_document(expanded, path, *written);
   }
@@ -199,6 +226,8 @@ Plan parse_plan(const std::string& text, const std::string& folder, const std::v
   Plan plan;
   read_document(document, folder, plan.base, &plan.experiment);
   add_arms(document, folder, plan);
+  add_joint_arms(document, folder, plan);
+  if (!plan.experiment.factor.empty()) check_arms_differ(plan);
   add_controls(document, folder, plan);
   check_injection(plan);
   const std::string& factor = plan.experiment.factor;

@@ -21,8 +21,13 @@ const char* stock_text(TableMode mode) {
   return "";
 }
 
-std::vector<std::string> storage_reasons(const StorageSpec& storage, TableMode mode) {
+// What says where the pages lie.
+std::vector<std::string> place_reasons(const StorageSpec& storage, TableMode mode) {
   std::vector<std::string> reasons;
+  if (storage.copies == Copies::per_numa_node) {
+    reasons.emplace_back("a copy on each NUMA node, bound there before registration");
+    return reasons;
+  }
   switch (storage.policy.kind) {
     case PolicyKind::stock:
       break;
@@ -32,6 +37,11 @@ std::vector<std::string> storage_reasons(const StorageSpec& storage, TableMode m
     default:
       reasons.push_back(fmt::format("policy {} set before registration", storage.policy.text));
   }
+  return reasons;
+}
+
+std::vector<std::string> storage_reasons(const StorageSpec& storage, TableMode mode) {
+  std::vector<std::string> reasons = place_reasons(storage, mode);
   if (storage.pretouch != PretouchKind::none) reasons.emplace_back("pre-touch before registration");
   if (mode == TableMode::shared && storage.backing != Backing::shm) {
     reasons.push_back(fmt::format("backing {}", name(storage.backing)));
@@ -43,7 +53,6 @@ std::vector<std::string> storage_reasons(const StorageSpec& storage, TableMode m
     if (mode != TableMode::shared) reasons.push_back(fmt::format("backing {}", name(storage.backing)));
   }
   if (storage.layout == Layout::interleaved) reasons.emplace_back("interleaved layout");
-  if (storage.copies != "one") reasons.emplace_back("a copy on each NUMA node");
   if (storage.register_order != RegisterOrder::concurrent) {
     reasons.push_back(fmt::format("registration {}", name(storage.register_order)));
   }
@@ -69,6 +78,7 @@ Provenance provenance_of(const Scenario& scenario) {
   if (scenario.storage.backing == Backing::hbm) return {true, "bound: tables in device memory"};
   const TableMode mode = scenario.parallel.table_mode;
   std::vector<std::string> reasons = storage_reasons(scenario.storage, mode);
+  if (scenario.device.rank_map == "shard-near") reasons.emplace_back("ranks mapped shard-near");
   add_prefetch_reasons(scenario.prefetch, reasons);
   if (reasons.empty()) return {false, stock_text(mode)};
   return {true, fmt::format("{}", fmt::join(reasons, "; "))};

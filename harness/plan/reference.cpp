@@ -1,8 +1,9 @@
 // The generated part of docs/scenario.md: every key with its value, default and meaning, which backing serves which
 // table mode, and what this version does not build.
-#include "harness/plan/checks.h"
+#include "harness/plan/joint_arms.h"
 #include "harness/plan/keys.h"
 #include "harness/plan/unbuilt.h"
+#include "harness/plan/validity.h"
 
 namespace eb::plan {
 
@@ -49,16 +50,14 @@ std::string scenario_reference() {
     add_section(page, last);
   }
   page +=
-      "### Which backing serves which table mode\n\n| backing | shared | private | dp_sharded |\n|---|---|---|---|\n";
-  const auto mark = [](bool valid) { return valid ? "yes" : "no"; };
-  for (const BackingRule& rule : backing_rules()) {
-    page += "| `" + std::string(name(rule.backing)) + "` | " + mark(rule.shared) + " | " + mark(rule.private_) + " | " +
-            mark(rule.dp_sharded) + " |\n";
-  }
+      "### What goes with what\n\nEvery combination of a line's values is valid; a combination that no line has is "
+      "refused (exit 2).\n\n" +
+      validity_reference() + "\n";
   page +=
-      "\n`storage.policy` `stock` goes with backing `shm`, table mode `shared`, pre-touch `none` and one copy only. "
-      "The "
-      "bounds `hbm` and `stub` are controls, never arms.\n\n";
+      "### What may change together\n\nAn arm changes one key, the factor. `experiment.joint_arms` may hold, beside "
+      "the "
+      "arms of this factor, an arm that changes these keys at once:\n\n" +
+      joint_reference() + "\n";
   page +=
       "### Not in this version\n\nThese values are known, checked and then refused.\n\n| key | value | use instead "
       "|\n|---|---|---|\n";

@@ -65,6 +65,8 @@ struct Policy {
 };
 
 enum class PinnedRounding { none, power_of_two };
+// How many copies of a shard: one for all its readers, or one on each NUMA node where a reader's device is.
+enum class Copies { one, per_numa_node };
 enum class PretouchKind { none, leader, parallel };
 enum class RegisterOrder { concurrent, serial, leader_first };
 
@@ -72,7 +74,7 @@ struct StorageSpec {
   Backing backing = Backing::shm;
   Layout layout = Layout::split;
   Policy policy;
-  std::string copies = "one";                             // one, per-numa-node
+  Copies copies = Copies::one;
   PinnedRounding pinned_rounding = PinnedRounding::none;  // of each array of private tables
   PretouchKind pretouch = PretouchKind::leader;
   int pretouch_threads = 0;  // parallel without a number: all allowed CPUs (0)
@@ -199,6 +201,7 @@ struct Arm {
   std::string name;                              // "A", "B", ... or the control's name
   bool control = false;                          // beside the arms, never judged
   std::map<std::string, std::string> overrides;  // key path -> JSON text
+  std::vector<std::string> joint_keys;           // of experiment.joint_arms: the keys that change together
   Scenario scenario;
   bool research = false;   // provenance: false = stock vLLM can be set so
   std::string provenance;  // stock: the vLLM flags that give it; research: what makes it so
@@ -240,6 +243,7 @@ struct Setting {  // --set key=value
 [[nodiscard]] const char* name(Backing value) noexcept;
 [[nodiscard]] const char* name(PolicyKind value) noexcept;
 [[nodiscard]] const char* name(PinnedRounding value) noexcept;
+[[nodiscard]] const char* name(Copies value) noexcept;
 [[nodiscard]] const char* name(PretouchKind value) noexcept;
 [[nodiscard]] const char* name(RegisterOrder value) noexcept;
 [[nodiscard]] const char* name(Submit value) noexcept;

@@ -21,9 +21,6 @@ const std::vector<Unbuilt>& unbuilt() {
   static const std::vector<Unbuilt> list{
       {"model.preset", "deepep-default", "a preset whose ids come from the hash"},
       {"storage.backing", "cuda-host-numa", "shm or memfd"},
-      {"storage.policy", "weighted", "bind, preferred or interleave"},
-      {"storage.policy", "consumer", "bind, preferred or interleave"},
-      {"storage.copies", "per-numa-node", "one"},
       {"workload.kind", "lookup", "steps"},
       {"workload.kind", "replay", "steps"},
       {"workload.kind", "remote", "steps"},

@@ -103,6 +103,10 @@ const Names<PinnedRounding>& pinned_roundings() {
                                            {"power-of-two", PinnedRounding::power_of_two}};
   return names;
 }
+const Names<Copies>& copies_kinds() {
+  static const Names<Copies> names{{"one", Copies::one}, {"per-numa-node", Copies::per_numa_node}};
+  return names;
+}
 const Names<PretouchKind>& pretouch_kinds() {
   static const Names<PretouchKind> names{
       {"none", PretouchKind::none}, {"leader", PretouchKind::leader}, {"parallel", PretouchKind::parallel}};
@@ -153,6 +157,7 @@ const char* name(BackendKind value) noexcept { return text_of(backend_kinds(), v
 const char* name(Backing value) noexcept { return text_of(backings(), value); }
 const char* name(PolicyKind value) noexcept { return text_of(policy_kinds(), value); }
 const char* name(PinnedRounding value) noexcept { return text_of(pinned_roundings(), value); }
+const char* name(Copies value) noexcept { return text_of(copies_kinds(), value); }
 const char* name(PretouchKind value) noexcept { return text_of(pretouch_kinds(), value); }
 const char* name(RegisterOrder value) noexcept { return text_of(register_orders(), value); }
 const char* name(Submit value) noexcept { return text_of(submits(), value); }

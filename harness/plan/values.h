@@ -20,6 +20,7 @@ using Names = std::vector<std::pair<const char*, E>>;
 [[nodiscard]] const Names<Backing>& backings();
 [[nodiscard]] const Names<PolicyKind>& policy_kinds();
 [[nodiscard]] const Names<PinnedRounding>& pinned_roundings();
+[[nodiscard]] const Names<Copies>& copies_kinds();
 [[nodiscard]] const Names<PretouchKind>& pretouch_kinds();
 [[nodiscard]] const Names<RegisterOrder>& register_orders();
 [[nodiscard]] const Names<Submit>& submits();

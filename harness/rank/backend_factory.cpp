@@ -36,7 +36,8 @@ std::unique_ptr<backend::Backend> make_fake(const RankContext& context) {
 std::unique_ptr<backend::Backend> make_cuda(const RankContext& context) {
   backend::cuda::Options options;
   const int devices = backend::cuda::probe().devices;
-  options.device = devices > 0 ? cuda_device(context.scenario, context.rank, devices) : 0;
+  options.device = context.device;  // as the supervisor dealt them out
+  if (context.device < 0) options.device = devices > 0 ? cuda_device(context.scenario, context.rank, devices) : 0;
   options.arena = context.arena;
   options.groups = run_groups(context.layout);
   options.rank = context.rank;

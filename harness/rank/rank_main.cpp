@@ -66,6 +66,7 @@ class Rank {
     if (fds.size() != 2) fail(Exit::failure, "setup came with {} descriptors, not 2", fds.size());
     context_.rank = setup.rank;
     context_.numa_node = setup.numa_node;
+    context_.device = setup.device;
     context_.instrument = setup.instrument;
     std::vector<std::string> lost = bind_process(setup.allowed_cpus, setup.memory_nodes);
     if (!lost.empty() && !setup.allow_degraded) {
@@ -75,6 +76,7 @@ class Rank {
     context_.scenario = plan::scenario_from_json(setup.scenario_json);
     context_.geometry = engram::make_geometry(context_.scenario.model.base, context_.scenario.model.table_scale);
     context_.layout = plan::make_layout(context_.scenario, context_.geometry);
+    plan::place_backings(context_.layout, context_.scenario.storage, setup.rank_nodes);
     if (setup.arena_bytes > 0) arena_ = Mapping::shared(fds[0].get(), setup.arena_bytes, "arena");
     context_.arena = {arena_.data(), arena_.size()};
     const std::size_t ranks = context_.layout.ranks.size();
@@ -163,6 +165,9 @@ class Rank {
       case Stage::load:
         load();
         return -1;
+      case Stage::digest:
+        note = storage_->content_sha256([this] { tick(); });
+        return -1;
       case Stage::prepare:
         prepare();
         return -1;
@@ -194,6 +199,8 @@ class Rank {
       tick();
       planted_fault(context_.scenario.fault, context_.rank, "during_load");
     });
+    const plan::Fault& fault = context_.scenario.fault;
+    if (fault.kind == "corrupt" && fault.rank == context_.rank) storage_->corrupt();
   }
 
   void prepare() {

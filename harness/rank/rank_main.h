@@ -24,6 +24,7 @@ struct RankContext {
   plan::RunLayout layout;
   int rank = 0;
   int numa_node = -1;
+  int device = -1;  // index among the backend's devices; -1: not stated
   bool instrument = true;
   backend::Arena arena;
   control::RankProgress* progress = nullptr;  // never null

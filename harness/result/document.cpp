@@ -136,6 +136,7 @@ Json arms_section(const Record& record) {
         {{"name", arm.name},
          {"control", arm.control},
          {"overrides", overrides},
+         {"joint_keys", arm.joint_keys},
          {"provenance", {{"kind", arm.research ? "research" : "stock"}, {"text", arm.provenance}}},
          {"injected", injected(record, arm)},
          {"replicas_uncoupled", uncoupled == record.replicas_uncoupled.end() ? Json(nullptr) : Json(uncoupled->second)},

@@ -15,6 +15,7 @@
 #include "harness/result/commit.h"
 #include "harness/result/record.h"
 #include "harness/result/snapshots.h"
+#include "harness/supervise/binding.h"
 #include "placement/policy.h"
 
 namespace eb::result {
@@ -175,6 +176,38 @@ std::string policy_text(const plan::Policy& policy) {
   return policy.text.empty() ? plan::name(policy.kind) : policy.text;
 }
 
+Json node_or_null(int node) { return node < 0 ? Json(nullptr) : Json(node); }
+
+// Of each rank; empty where the ranks have no place on this machine.
+std::vector<int> device_nodes_of(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                                 const placement::Topology& topology) {
+  try {
+    return supervise::nodes_of(supervise::bind_ranks(scenario, layout, topology, supervise::gpu_nodes_of(scenario)));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// Nodes of the ranks' devices, ascending, each once: one where they are together, several where a path crosses.
+Json nodes_of_ranks(const std::vector<int>& ranks, const std::vector<int>& nodes) {
+  std::set<int> found;
+  for (const int rank : ranks) {
+    const auto r = static_cast<std::size_t>(rank);
+    if (r < nodes.size() && nodes[r] >= 0) found.insert(nodes[r]);
+  }
+  return Json(found);
+}
+
+Json nodes_of_groups(const std::vector<std::vector<int>>& groups, const std::vector<int>& nodes) {
+  Json list = Json::array();
+  for (const std::vector<int>& group : groups) list.push_back(nodes_of_ranks(group, nodes));
+  return list;
+}
+
+Json rank_map_json(const plan::DeviceSpec& device) {
+  return device.rank_devices.empty() ? Json(device.rank_map) : Json(device.rank_devices);
+}
+
 }  // namespace
 
 MachineState read_machine_state() {
@@ -234,7 +267,9 @@ Json effective_section(const Record& record) {
     const Json no_units = missing("no rank has stated its device yet");
     const int units = devices.empty() ? scenario.device.cpu_workers : devices[0].value("units", 0);
     Json ranks = Json::array();
+    const std::vector<int> nodes = device_nodes_of(scenario, layout, record.topology);
     for (const plan::RankPlace& place : layout.ranks) {
+      const auto r = static_cast<std::size_t>(place.rank);
       Json rows = Json::array();
       for (std::size_t t = 0; t < place.shard.rows.size(); ++t) {
         rows.push_back({{"layer", geometry.layers[t].layer},
@@ -247,6 +282,7 @@ Json effective_section(const Record& record) {
                        {"edp_rank", place.edp_rank},
                        {"backing", place.backing},
                        {"backing_leader", place.backing_leader},
+                       {"device_node", node_or_null(r < nodes.size() ? nodes[r] : -1)},
                        {"shard", place.shard.index},
                        {"shards", place.shard.shards},
                        {"first_column", place.shard.first_column},
@@ -260,6 +296,8 @@ Json effective_section(const Record& record) {
                           {"leader", backing.leader},
                           {"readers", backing.readers},
                           {"bytes", backing.bytes},
+                          {"node", node_or_null(backing.node)},
+                          {"reader_nodes", nodes_of_ranks(backing.readers, nodes)},
                           {"identity", backing_identity(record, a, backing)}});
     }
     list.push_back({{"arm", record.arm_name(a)},
@@ -271,6 +309,8 @@ Json effective_section(const Record& record) {
                       {"table_mode", plan::name(scenario.parallel.table_mode)},
                       {"backing", plan::name(scenario.storage.backing)},
                       {"policy", policy_text(scenario.storage.policy)},
+                      {"copies", plan::name(scenario.storage.copies)},
+                      {"rank_map", rank_map_json(scenario.device)},
                       {"submit", plan::name(scenario.prefetch.submit)},
                       {"streams", plan::name(scenario.prefetch.streams)},
                       {"grid_cap", scenario.prefetch.grid_cap.text},
@@ -278,6 +318,7 @@ Json effective_section(const Record& record) {
                       {"device_backend", plan::name(scenario.device.backend)}}},
                     {"edp_group_size", layout.edp_group_size},
                     {"tp_groups", layout.tp_groups},
+                    {"tp_group_nodes", nodes_of_groups(layout.tp_groups, nodes)},
                     {"edp_groups", layout.edp_groups},
                     {"ep_groups", layout.ep_groups},
                     {"device_backend", plan::name(backend)},

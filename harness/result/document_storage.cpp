@@ -76,6 +76,20 @@ std::int64_t counter_lag_bytes(const placement::Topology& topology) {
   return static_cast<std::int64_t>(cpus * page_bytes()) * kCounterBatchPages;
 }
 
+// Each backing of a shard with copies, and what its content was after the load.
+Json copies_of(const RerollRecord& reroll, const plan::RunLayout& layout) {
+  Json list = Json::array();
+  for (const supervise::CopyDigest& one : reroll.storage.digests) {
+    const plan::BackingPlace& backing = layout.backings[static_cast<std::size_t>(one.backing)];
+    list.push_back({{"backing", one.backing},
+                    {"shard", layout.ranks[static_cast<std::size_t>(backing.leader)].shard.index},
+                    {"node", backing.node},
+                    {"bytes", backing.bytes},
+                    {"content_sha256", one.sha256}});
+  }
+  return list;
+}
+
 Json share_of(const Json& observed, std::int64_t expected) {
   if (!observed.is_number() || expected == 0) return nullptr;
   return observed.get<double>() / static_cast<double>(expected) - 1.0;
@@ -104,6 +118,7 @@ Json ledger_section(const Record& record) {
                     {"table_bytes_one_copy", ledger.table_bytes_one_copy},
                     {"table_bytes", stub ? 0 : ledger.table_bytes},
                     {"backing_bytes", expected},
+                    {"copies", copies_of(reroll, layout)},
                     {"staging_bytes_per_rank", ledger.staging_bytes_per_rank},
                     {"source_bytes_per_token", ledger.source_bytes_per_token},
                     {"observed",
@@ -127,7 +142,7 @@ Json placement_section(const Record& record) {
   for (const RerollRecord& reroll : record.rerolls) {
     const std::size_t arm = reroll.plan.allocated_for;
     const plan::Scenario& scenario = record.plan->arms[arm].scenario;
-    const Json shares = requested_shares(scenario.storage.policy, record.topology);
+    const plan::RunLayout& layout = record.layouts[arm];
     std::vector<std::string> labels;
     for (const supervise::SnapshotReport& one : reroll.storage.snapshots) {
       if (std::find(labels.begin(), labels.end(), one.label) == labels.end()) labels.push_back(one.label);
@@ -135,8 +150,10 @@ Json placement_section(const Record& record) {
     for (const std::string& label : labels) {
       const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, label);
       Json backings = Json::array();
-      for (const plan::BackingPlace& backing : record.layouts[arm].backings) {
-        backings.push_back(backing_pages(backing, ranks, shares));
+      for (const plan::BackingPlace& backing : layout.backings) {
+        const plan::Policy policy = plan::policy_of(scenario.storage, backing);
+        backings.push_back(backing_pages(backing, ranks, requested_shares(policy, record.topology)));
+        backings.back()["requested_policy"] = policy.text.empty() ? plan::name(policy.kind) : policy.text;
       }
       Json states = Json::array();
       for (const RankSnapshot& rank : ranks) {
@@ -153,7 +170,8 @@ Json placement_section(const Record& record) {
            {"label", label},
            {"requested_policy", scenario.storage.policy.text.empty() ? Json(plan::name(scenario.storage.policy.kind))
                                                                      : Json(scenario.storage.policy.text)},
-           {"requested_shares", shares},
+           {"copies", plan::name(scenario.storage.copies)},
+           {"requested_shares", requested_shares(scenario.storage, layout, record.topology)},
            {"backings", backings},
            {"ranks", states}});
     }

@@ -40,7 +40,7 @@ const RerollRecord* reroll_of(const Record& record, int pair, std::size_t arm) {
 }
 
 Json requested_of(const Record& record, std::size_t arm) {
-  return requested_shares(record.plan->arms[arm].scenario.storage.policy, record.topology);
+  return requested_shares(record.plan->arms[arm].scenario.storage, record.layouts[arm], record.topology);
 }
 
 // Pages by node over all backings of the re-roll's last snapshot, each backing once.
@@ -123,7 +123,7 @@ std::map<int, double> map_of(const Json& shares) {
 // Near, far or mixed: where the pages that a rank reads lie, seen from its device, in the first pair.
 Json rank_localities(const Record& record, const std::vector<std::size_t>& judged) {
   std::map<int, Json> ranks;
-  std::map<int, int> nodes;
+  std::map<int, Json> nodes;  // of each rank, by arm: a rank map may differ between them
   for (const std::size_t arm : judged) {
     const plan::Scenario& scenario = record.plan->arms[arm].scenario;
     const RerollRecord* reroll = reroll_of(record, 0, arm);
@@ -146,14 +146,19 @@ Json rank_localities(const Record& record, const std::vector<std::size_t>& judge
         add_backing(sum, backing_pages(record.layouts[arm].backings[backing], snapshots, Json()));
         label = evidence::locality_of(map_of(shares_json(sum)), node, scenario.storage.tolerance);
       }
-      nodes[place.rank] = node;
+      nodes[place.rank][record.arm_name(arm)] = node < 0 ? Json(nullptr) : Json(node);
       ranks[place.rank][record.arm_name(arm)] = evidence::name(label);
     }
   }
   Json out = Json::array();
   for (const auto& [rank, labels] : ranks) {
-    out.push_back(
-        {{"rank", rank}, {"device_node", nodes[rank] < 0 ? Json(nullptr) : Json(nodes[rank])}, {"locality", labels}});
+    const Json& by_arm = nodes[rank];
+    const Json first = *by_arm.begin();
+    const bool alike = std::all_of(by_arm.begin(), by_arm.end(), [&](const Json& node) { return node == first; });
+    out.push_back({{"rank", rank},
+                   {"device_node", alike ? first : Json(nullptr)},
+                   {"device_nodes", by_arm},
+                   {"locality", labels}});
   }
   return out;
 }
@@ -214,7 +219,9 @@ Json evidence_section(const Record& record) {
   const std::vector<std::size_t> judged = judged_arms(record);
   Json arms = Json::array();
   Json early = Json::array();
+  Json joint = Json::object();  // arms that change several keys, by the scenario's own declaration
   for (const std::size_t arm : judged) {
+    if (const auto& keys = record.plan->arms[arm].joint_keys; !keys.empty()) joint[record.arm_name(arm)] = keys;
     arms.push_back(record.arm_name(arm));
     if (record.plan->arms[arm].scenario.prefetch.submit == plan::Submit::early) early.push_back(record.arm_name(arm));
   }
@@ -229,6 +236,7 @@ Json evidence_section(const Record& record) {
   const std::vector<int> layers = measure::engram_layers(*record.plan);
   return {{"factor", experiment.factor.empty() ? Json(nullptr) : Json(experiment.factor)},
           {"arms", arms},
+          {"joint_arms", joint},
           {"early_arms", early},
           {"primary", experiment.primary.empty() ? Json(nullptr) : Json(experiment.primary)},
           {"guards", experiment.guards},

@@ -225,10 +225,16 @@ class Judge {
     };
     // The way the console has always said it.
     std::string text = verdict.text;
+    const Json changes = changes_of(one.arm);
+    if (changes.size() > 1) {
+      text += fmt::format(". This arm changes {} together: the difference is that of both, not of either",
+                          fmt::join(changes.get<std::vector<std::string>>(), " and "));
+    }
     if (none && verdict.reason == evidence::Reason::one_reroll) text = "no verdict: one re-roll";
     return {
         {"factor", evidence_.at("factor")},
         {"arms", {arms_.front(), one.arm}},
+        {"changes", changes},
         {"metric", primary_},
         {"pairs", evidence_.at("planned_pairs")},
         {"delta", rules_.delta},
@@ -244,6 +250,13 @@ class Judge {
         {"control", one.control ? finding_json(*one.control) : missing("this run recorded no negative control")},
         {"within_device", within_device(one.arm)},
         {"advice", advice()}};
+  }
+
+  // Keys that the arm changes against the baseline: the factor, or those of a joint arm.
+  Json changes_of(const std::string& arm) const {
+    const Json joint = evidence_.value("joint_arms", Json::object());
+    if (joint.contains(arm)) return joint.at(arm);
+    return evidence_.at("factor").is_string() ? Json::array({evidence_.at("factor")}) : Json::array();
   }
 
   Json advice() const {

@@ -336,10 +336,10 @@ void RunWriter::require_placement(const RerollRecord& reroll, const std::string&
   const std::size_t arm = reroll.plan.allocated_for;
   const plan::StorageSpec& storage = record_.plan->arms[arm].scenario.storage;
   if (storage.backing == plan::Backing::stub || storage.backing == plan::Backing::hbm) return;
-  const placement::EffectivePolicy policy = placement::resolve(storage.policy, record_.topology);
   const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, label);
   if (ranks.empty()) return;
   for (const plan::BackingPlace& backing : record_.layouts[arm].backings) {
+    const placement::EffectivePolicy policy = placement::resolve(plan::policy_of(storage, backing), record_.topology);
     const Json seen = backing_pages(backing, ranks, Json());
     const auto pages = observed_pages(seen);
     if (pages.empty()) continue;
@@ -353,7 +353,7 @@ void RunWriter::require_placement(const RerollRecord& reroll, const std::string&
     if (broken.empty()) continue;
     const std::string text =
         fmt::format("arm {}, backing {}, {}: policy {} was asked for and not obtained: {}", record_.arm_name(arm),
-                    backing.index, label, storage.policy.text, fmt::join(broken, "; "));
+                    backing.index, label, placement::text(policy), fmt::join(broken, "; "));
     if (!allow_degraded_) fail(Exit::failure, "{}", text);
     record_.warnings.push_back({"placement_degraded",
                                 text,

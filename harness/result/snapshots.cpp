@@ -140,6 +140,24 @@ Json backing_pages(const plan::BackingPlace& backing, const std::vector<RankSnap
   return out;
 }
 
+Json requested_shares(const plan::StorageSpec& storage, const plan::RunLayout& layout,
+                      const placement::Topology& topology) {
+  std::map<std::string, double> bytes;
+  double all = 0;
+  for (const plan::BackingPlace& backing : layout.backings) {
+    const Json shares = requested_shares(plan::policy_of(storage, backing), topology);
+    if (is_missing(shares)) return shares;
+    for (const auto& [node, share] : shares.items()) {
+      bytes[node] += share.get<double>() * static_cast<double>(backing.bytes);
+    }
+    all += static_cast<double>(backing.bytes);
+  }
+  if (all <= 0) return missing("there is no table");
+  Json out = Json::object();
+  for (const auto& [node, part] : bytes) out[node] = part / all;
+  return out;
+}
+
 Json requested_shares(const plan::Policy& wanted, const placement::Topology& topology) {
   try {
     const placement::EffectivePolicy policy = placement::resolve(wanted, topology);

@@ -36,6 +36,10 @@ struct BackingTotals {   // numbers, or null with the reason
 // that this machine lacks.
 [[nodiscard]] Json requested_shares(const plan::Policy& wanted, const placement::Topology& topology);
 
+// The same over all backings of an arm, by their bytes: a copy that is bound to its own node counts there.
+[[nodiscard]] Json requested_shares(const plan::StorageSpec& storage, const plan::RunLayout& layout,
+                                    const placement::Topology& topology);
+
 // Pages by node of a table or mapping as shares of their sum; null with a reason where there is none.
 [[nodiscard]] Json node_shares(const Json& node_pages);
 

@@ -133,6 +133,7 @@ Judgement judge_runs(const StoredRun& left, const std::string& left_arm, const S
   evidence["factor"] = factor.empty() ? Json(nullptr) : Json(factor);
   evidence["arms"] = {"baseline", "candidate"};
   evidence["early_arms"] = Json::array();
+  evidence["joint_arms"] = Json::object();
   const std::vector<int> first = rerolls_of(a, left_arm);
   const std::vector<int> second = rerolls_of(b, right_arm);
   evidence["pairs"] = Json::array();

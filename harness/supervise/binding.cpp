@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "harness/base/error.h"
 #include "harness/rank/backend_factory.h"
@@ -50,6 +51,40 @@ std::vector<int> allowed_of(const placement::NumaNode& node, const placement::To
   return cpus;
 }
 
+// shard-near over GPUs: where ranks outnumber them, a GPU has room for as many as the fullest must take.
+std::vector<std::size_t> shard_near_gpus(const plan::RunLayout& layout, const std::vector<int>& gpu_nodes) {
+  const std::size_t ranks = layout.ranks.size();
+  const std::size_t room = (ranks + gpu_nodes.size() - 1) / gpu_nodes.size();
+  std::map<int, std::vector<std::size_t>> free;  // places by node, in the GPUs' order
+  for (std::size_t turn = 0; turn < room; ++turn) {
+    for (std::size_t gpu = 0; gpu < gpu_nodes.size(); ++gpu) free[gpu_nodes[gpu]].push_back(gpu);
+  }
+  std::map<int, std::vector<std::size_t>> readers;  // by TP rank
+  for (const plan::RankPlace& place : layout.ranks) {
+    readers[place.tp_rank].push_back(static_cast<std::size_t>(place.rank));
+  }
+  std::vector<std::size_t> device(ranks, 0);
+  std::vector<std::size_t> left;  // ranks of shards that no node has room for
+  for (const auto& [tp_rank, shard] : readers) {
+    const auto fits = std::find_if(free.begin(), free.end(), [&](const auto& node) {
+      return node.first >= 0 && node.second.size() >= shard.size();
+    });
+    if (fits == free.end()) {
+      left.insert(left.end(), shard.begin(), shard.end());
+      continue;
+    }
+    for (std::size_t i = 0; i < shard.size(); ++i) device[shard[i]] = fits->second[i];
+    fits->second.erase(fits->second.begin(), fits->second.begin() + static_cast<std::ptrdiff_t>(shard.size()));
+  }
+  for (const std::size_t rank : left) {
+    auto& places =
+        std::find_if(free.begin(), free.end(), [](const auto& node) { return !node.second.empty(); })->second;
+    device[rank] = places.front();
+    places.erase(places.begin());
+  }
+  return device;
+}
+
 }  // namespace
 
 std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::RunLayout& layout,
@@ -58,6 +93,9 @@ std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::
   const std::vector<int> devices = gpus ? gpu_nodes : device_nodes(topology);
   const std::size_t ranks = layout.ranks.size();
   std::vector<RankBinding> bindings(ranks);
+  const bool shard_near = scenario.device.rank_map == "shard-near";
+  const std::vector<std::size_t> near_gpus =
+      gpus && shard_near ? shard_near_gpus(layout, gpu_nodes) : std::vector<std::size_t>{};
   for (std::size_t r = 0; r < ranks && !devices.empty(); ++r) {
     std::size_t device = gpus ? r % devices.size() : r * devices.size() / ranks;
     if (!scenario.device.rank_devices.empty()) {
@@ -67,10 +105,13 @@ std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::
              gpus ? fmt::format("there are {} GPUs", devices.size())
                   : fmt::format("the CPU backend has {}, one a NUMA node,", devices.size()));
       }
-    } else if (!gpus && scenario.device.rank_map == "shard-near") {
+    } else if (gpus && shard_near) {
+      device = near_gpus[r];
+    } else if (shard_near) {
       device = static_cast<std::size_t>(layout.ranks[r].tp_rank) * devices.size() /
                static_cast<std::size_t>(scenario.parallel.tp);
     }
+    bindings[r].device = static_cast<int>(device);
     bindings[r].numa_node = devices[device];
   }
   const std::string& text = scenario.storage.bind_ranks;
@@ -92,6 +133,30 @@ std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::
     bindings[r].memory_nodes = {id};
   }
   return bindings;
+}
+
+std::vector<int> nodes_of(const std::vector<RankBinding>& bindings) {
+  std::vector<int> nodes;
+  for (const RankBinding& binding : bindings) nodes.push_back(binding.numa_node);
+  return nodes;
+}
+
+MachineLayout machine_layout(const plan::Scenario& scenario, const engram::Geometry& geometry,
+                             const placement::Topology& topology, const std::vector<int>& gpu_nodes) {
+  MachineLayout out;
+  out.layout = plan::make_layout(scenario, geometry);
+  out.bindings = bind_ranks(scenario, out.layout, topology, gpu_nodes);
+  plan::place_backings(out.layout, scenario.storage, nodes_of(out.bindings));
+  return out;
+}
+
+plan::RunLayout layout_here(const plan::Scenario& scenario, const engram::Geometry& geometry,
+                            const placement::Topology& topology) {
+  try {
+    return machine_layout(scenario, geometry, topology, gpu_nodes_of(scenario)).layout;
+  } catch (const Error&) {
+    return plan::make_layout(scenario, geometry);
+  }
 }
 
 std::vector<int> gpu_nodes_of(const plan::Scenario& scenario) {

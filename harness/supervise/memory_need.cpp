@@ -1,6 +1,7 @@
 #include "harness/supervise/memory_need.h"
 
 #include <algorithm>
+#include <map>
 
 #include "harness/base/error.h"
 #include "harness/plan/ledger_input.h"
@@ -60,6 +61,23 @@ std::int64_t records_of_ranks(const plan::Scenario& scenario, const engram::Geom
   return static_cast<std::int64_t>(std::min(bytes, 1e18));  // beyond any machine; the sum with the rest still fits
 }
 
+// Pages that a strict policy keeps on their node: where that is full, the kernel ends the process.
+void add_node_need(const plan::StorageSpec& storage, const plan::RunLayout& layout, placement::MemoryNeed& need) {
+  if (storage.backing == plan::Backing::stub || storage.backing == plan::Backing::hbm) return;
+  for (const plan::BackingPlace& backing : layout.backings) {
+    if (backing.node >= 0) need.node_bytes[backing.node] += backing.bytes;
+    if (backing.node >= 0 || storage.policy.kind != plan::PolicyKind::weighted) continue;
+    std::int64_t sum = 0;
+    for (const auto& [node, weight] : storage.policy.weights) sum += weight;
+    for (const auto& [node, weight] : storage.policy.weights) {
+      need.node_bytes[node] +=
+          static_cast<std::int64_t>(static_cast<double>(backing.bytes) * weight / static_cast<double>(sum));
+    }
+  }
+  const bool per_backing = !need.node_bytes.empty();
+  if (!per_backing && storage.policy.kind == plan::PolicyKind::bind) need.bind_nodes = storage.policy.nodes;
+}
+
 }  // namespace
 
 std::string MemoryEstimate::text() const {
@@ -97,7 +115,7 @@ MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLa
   const bool in_shm = backing == plan::Backing::shm || (backing == plan::Backing::shm_thp &&
                                                         placement::shm_thp_source() == placement::ThpSource::dev_shm);
   if (in_shm) need.shm_file_bytes = estimate.table_bytes;
-  if (scenario.storage.policy.kind == plan::PolicyKind::bind) need.bind_nodes = scenario.storage.policy.nodes;
+  if (!plan::is_hugetlb(backing)) add_node_need(scenario.storage, layout, need);
   need.shared_bytes += estimate.arena_bytes;
   need.private_bytes += estimate.weight_bytes + estimate.buffer_bytes + estimate.process_bytes + estimate.record_bytes;
   return estimate;
@@ -112,11 +130,23 @@ void require_huge_pages(const plan::Scenario& scenario, const plan::RunLayout& l
   }
   if (!plan::is_hugetlb(backing)) return;
   const std::int64_t unit = plan::unit_bytes(backing);
-  std::vector<std::int64_t> pages;
-  for (const plan::BackingPlace& place : layout.backings) pages.push_back(place.bytes / unit);
-  const placement::EffectivePolicy policy = placement::resolve(scenario.storage.policy, topology);
-  const placement::PoolShortage shortage =
-      placement::pool_shortage(backing, placement::pool_demands(policy, pages), placement::read_huge_pools(unit));
+  // By the node that backings are bound to each; -1: where storage.policy says.
+  std::map<int, std::vector<std::int64_t>> pages;
+  std::map<int, placement::EffectivePolicy> policies;
+  std::int64_t all = 0;
+  for (const plan::BackingPlace& place : layout.backings) {
+    pages[place.node].push_back(place.bytes / unit);
+    policies[place.node] = placement::resolve(plan::policy_of(scenario.storage, place), topology);
+    all += place.bytes / unit;
+  }
+  std::vector<placement::PoolDemand> demands;
+  for (const auto& [node, list] : pages) {
+    for (const placement::PoolDemand& one : placement::pool_demands(policies[node], list)) {
+      if (!one.nodes.empty()) demands.push_back(one);
+    }
+  }
+  demands.push_back({{}, all});
+  const placement::PoolShortage shortage = placement::pool_shortage(backing, demands, placement::read_huge_pools(unit));
   if (!shortage.text.empty()) throw Error(shortage.exit, shortage.text);
 }
 

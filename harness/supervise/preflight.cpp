@@ -11,6 +11,7 @@
 #include "harness/rank/tables/storage.h"
 #include "harness/replay/token_model.h"
 #include "harness/supervise/binding.h"
+#include "harness/supervise/copies.h"
 #include "harness/supervise/memory_need.h"
 #include "harness/supervise/reroll.h"
 #include "placement/policy.h"
@@ -39,7 +40,7 @@ void check_shm_folder() {
 }
 
 void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const plan::Scenario& scenario,
-               const placement::Topology& topology) {
+               const placement::Topology& topology, bool rehearsal) {
   const auto check = [&](const std::function<void()>& body) { try_check(obstacles, arm, body); };
   check([&] {
     const std::string missing = rank::missing_backend(scenario.device.backend);
@@ -62,14 +63,19 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
   });
   rank::Sharing sharing = rank::Sharing::none;
   check([&] { sharing = rank::sharing_of(scenario.storage); });
-  if (rank::in_host_memory(sharing)) {
+  if (rank::in_host_memory(sharing) && scenario.storage.policy.kind != plan::PolicyKind::consumer) {
     check([&] { static_cast<void>(placement::resolve(scenario.storage.policy, topology)); });
   }
+  if (!rehearsal) check([&] { check_copies(scenario, topology); });
   if (scenario.storage.backing == plan::Backing::shm) check(check_shm_folder);
   check([&] {
     const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
-    const plan::RunLayout layout = plan::make_layout(scenario, geometry);
-    static_cast<void>(bind_ranks(scenario, layout, topology, gpu_nodes_of(scenario)));
+    const plan::RunLayout layout = machine_layout(scenario, geometry, topology, gpu_nodes_of(scenario)).layout;
+    for (const plan::BackingPlace& backing : layout.backings) {
+      if (backing.node >= 0) {
+        static_cast<void>(placement::resolve(plan::policy_of(scenario.storage, backing), topology));
+      }
+    }
     check([&] { require_huge_pages(scenario, layout, topology); });
     const std::size_t arena = backend::arena_bytes(rank::run_groups(layout));
     require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena)),
@@ -91,11 +97,13 @@ int order_of(Exit exit) {
 
 }  // namespace
 
-std::vector<Obstacle> preflight(const plan::Plan& plan) {
+std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal) {
   std::vector<Obstacle> found;
   const placement::Topology topology = placement::read_topology(placement::Devices::skip);
-  for (const plan::Arm& arm : plan.arms) check_arm(found, plan.arms.size() > 1 ? arm.name : "", arm.scenario, topology);
-  if (plan.arms.empty()) check_arm(found, "", plan.base, topology);
+  for (const plan::Arm& arm : plan.arms) {
+    check_arm(found, plan.arms.size() > 1 ? arm.name : "", arm.scenario, topology, rehearsal);
+  }
+  if (plan.arms.empty()) check_arm(found, "", plan.base, topology, rehearsal);
   std::stable_sort(found.begin(), found.end(),
                    [](const Obstacle& a, const Obstacle& b) { return order_of(a.exit) < order_of(b.exit); });
   return found;

@@ -15,6 +15,7 @@
 #include "harness/rank/step/step_runner.h"
 #include "harness/rank/tables/storage.h"
 #include "harness/supervise/binding.h"
+#include "harness/supervise/copies.h"
 #include "harness/supervise/crew.h"
 #include "harness/supervise/memory_need.h"
 #include "harness/supervise/signals.h"
@@ -80,6 +81,7 @@ struct Reroll::Impl {
   void create_and_map();
   void stock_life_cycle();
   void life_cycle();
+  void compare_copies();
   void prepare();
 
   void run(Stage stage, const std::vector<int>& ranks);
@@ -112,8 +114,13 @@ void Reroll::Impl::start() {
   sharing = rank::sharing_of(scenario.storage);
   geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
   const placement::Topology topology = placement::read_topology(placement::Devices::skip);
-  if (rank::in_host_memory(sharing)) static_cast<void>(placement::resolve(scenario.storage.policy, topology));
   bindings = bind_ranks(scenario, layout, topology, gpu_nodes_of(scenario));
+  plan::place_backings(layout, scenario.storage, nodes_of(bindings));  // as every rank does; no change to one of here
+  if (rank::in_host_memory(sharing)) {
+    for (const plan::BackingPlace& backing : layout.backings) {
+      static_cast<void>(placement::resolve(plan::policy_of(scenario.storage, backing), topology));
+    }
+  }
   require_huge_pages(scenario, layout, topology);
   const auto groups = rank::run_groups(layout);
   arena_bytes = backend::arena_bytes(groups);
@@ -124,6 +131,7 @@ void Reroll::Impl::start() {
   const std::int64_t begin = now_ns();
   crew = std::make_unique<Crew>(layout, options.timeout_ms, std::vector<std::string>{"rank"});
   const std::string scenario_json = plan::to_json(scenario);
+  const std::vector<int> rank_nodes = nodes_of(bindings);
   for (const plan::RankPlace& place : layout.ranks) {
     const RankBinding& binding = bindings[static_cast<std::size_t>(place.rank)];
     control::Setup setup;
@@ -133,6 +141,8 @@ void Reroll::Impl::start() {
     setup.allowed_cpus = binding.cpus;
     setup.memory_nodes = binding.memory_nodes;
     setup.numa_node = binding.numa_node;
+    setup.device = binding.device;
+    setup.rank_nodes = rank_nodes;
     setup.instrument = options.instrument;
     setup.allow_degraded = options.allow_degraded;
     crew->send(place.rank, setup, std::array{arena.get(), crew->progress_fd()});
@@ -162,6 +172,7 @@ void Reroll::Impl::collect_stage(Stage answer, const std::vector<int>& ranks, co
     const int backing = layout.ranks[static_cast<std::size_t>(rank)].backing;
     if (done->stage == Stage::create && !received.fds.empty()) descriptors[backing] = std::move(received.fds[0]);
     if (done->stage == Stage::create && !done->note.empty()) stock_paths[backing] = done->note;
+    if (done->stage == Stage::digest) report.digests.push_back({backing, done->note});
     return done->stage == answer;
   });
 }
@@ -226,6 +237,15 @@ void Reroll::Impl::stock_life_cycle() {
   stock_paths.clear();
 }
 
+// Every copy of a shard was loaded by a leader of its own; they must hold the same bytes.
+void Reroll::Impl::compare_copies() {
+  if (scenario.storage.copies != plan::Copies::per_numa_node) return;
+  run(Stage::digest, leaders_of(layout));
+  std::sort(report.digests.begin(), report.digests.end(),
+            [](const CopyDigest& a, const CopyDigest& b) { return a.backing < b.backing; });
+  require_equal_copies(layout, report.digests);
+}
+
 void Reroll::Impl::prepare() {
   if (sharing == rank::Sharing::none) {
     // No tables: only the stages before which a fault is planted have a meaning, and the pipeline itself.
@@ -242,6 +262,7 @@ void Reroll::Impl::prepare() {
   for (const int rank : leaders_of(layout)) crew->send(rank, control::RunStage{Stage::load, {}});
   supervisor_fault("during_load");
   collect_stage(Stage::load, leaders_of(layout), control::name(Stage::load));
+  compare_copies();
   snapshot("after_load");
   run(Stage::prepare, all_ranks(layout));
 }

@@ -13,6 +13,7 @@
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
 #include "harness/rank/step/events.h"
+#include "harness/supervise/copies.h"
 
 namespace eb::supervise {
 
@@ -48,6 +49,7 @@ struct StorageReport {
   std::vector<StageReport> stages;
   std::vector<SnapshotReport> snapshots;
   std::vector<DegradedBinding> degraded;  // by rank; empty unless Options::allow_degraded
+  std::vector<CopyDigest> digests;        // by backing; storage.copies per-numa-node only, all of a shard equal
   std::int64_t ranks_ready_ns = 0;        // from the start of the processes to the last Ready
 };
 
@@ -59,8 +61,9 @@ struct SlotReport {  // of one rank
 
 class Reroll {
  public:
-  // Starts the ranks and runs the life cycle up to `after_load`. Errors: Error(failure) with every rank and stage that
-  // failed ("rank 3 (dp 1, tp 1): register: ..."), after undoing what was done; Error(interrupted) on SIGINT/SIGTERM.
+  // Starts the ranks and runs the life cycle up to `after_load`. `layout`: of this machine (machine_layout()). Errors:
+  // Error(failure) with every rank and stage that failed ("rank 3 (dp 1, tp 1): register: ..."), after undoing what was
+  // done; Error(bad_data) where copies of a shard differ after the load; Error(interrupted) on SIGINT/SIGTERM.
   Reroll(const plan::Scenario& scenario, const plan::RunLayout& layout, const Options& options);
   ~Reroll();
   Reroll(const Reroll&) = delete;
@@ -91,6 +94,7 @@ struct Obstacle {
   Exit exit = Exit::failure;
   std::string text;
 };
-[[nodiscard]] std::vector<Obstacle> preflight(const plan::Plan& plan);
+// `rehearsal`: copies of one node alone are no obstacle.
+[[nodiscard]] std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal = false);
 
 }  // namespace eb::supervise

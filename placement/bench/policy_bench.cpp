@@ -1,26 +1,33 @@
-// What a policy adds to start-up: create, map, set the policy and pre-touch, against the same without a policy, in turns on
-// fresh memory. `added_share` = the ratio of the two medians, less 1 (the project's limit: 0.05). `with_topology`: also
-// reading the machine's nodes, which a leader does before the policy stage. 512 MiB, or ENGRAM_BENCH_TABLE_BYTES.
+// What a policy adds to start-up: create, map, set the policy and pre-touch, against the same without a policy, in
+// turns on fresh memory. `added_share` = the ratio of the two medians, less 1 (the project's limit: 0.05).
+// `with_topology`: also reading the machine's nodes, which a leader does before the policy stage. 512 MiB;
+// exits 77 where these do not fit.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <vector>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
-#include "kernels/bench/bench_support.h"
 #include "placement/backing.h"
 #include "placement/policy.h"
 #include "placement/pretouch.h"
 
-namespace eb::bench {
+namespace eb::placement {
 namespace {
 
-using placement::EffectivePolicy;
 using plan::PolicyKind;
 
-std::size_t bytes_wanted = 0;
+constexpr std::size_t kBytes = std::size_t{512} << 20;
+constexpr int kSkipped = 77;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 struct Seconds {
   double all = 0;
@@ -30,51 +37,51 @@ struct Seconds {
 double since(std::int64_t start_ns) { return static_cast<double>(now_ns() - start_ns) * 1e-9; }
 
 void touch(const Mapping& mapping, std::size_t offset, std::size_t bytes) {
-  placement::pretouch(plan::PretouchKind::leader, 0, true, mapping.data() + offset, bytes);
+  pretouch(plan::PretouchKind::leader, 0, true, mapping.data() + offset, bytes);
 }
 
 // The way of a leader from nothing to touched pages. `place` sets policies and touches.
-Seconds start_up(const std::function<void(const Mapping&, const placement::Topology&)>& place, bool with_policy) {
+Seconds start_up(const std::function<void(const Mapping&, const Topology&)>& place, bool with_policy) {
   Seconds out;
-  placement::Topology topology;
+  Topology topology;
   if (with_policy) {
     const std::int64_t start_ns = now_ns();
-    topology = placement::read_topology(placement::Devices::skip);
+    topology = read_topology(Devices::skip);
     out.topology = since(start_ns);
   }
   const std::int64_t start_ns = now_ns();
-  const UniqueFd fd = placement::create_backing(plan::Backing::shm, bytes_wanted);
-  const Mapping mapping = Mapping::shared(fd.get(), bytes_wanted, "policy bench");
+  const UniqueFd fd = create_backing(plan::Backing::shm, kBytes);
+  const Mapping mapping = Mapping::shared(fd.get(), kBytes, "policy bench");
   place(mapping, topology);
   out.all = since(start_ns);
   return out;
 }
 
-void plain(const Mapping& mapping, const placement::Topology&) { touch(mapping, 0, mapping.size()); }
+void plain(const Mapping& mapping, const Topology&) { touch(mapping, 0, mapping.size()); }
 
-void uniform(PolicyKind kind, const Mapping& mapping, const placement::Topology& topology) {
-  placement::apply({kind, {topology.nodes.front().id}}, mapping.data(), mapping.size());
+void uniform(PolicyKind kind, const Mapping& mapping, const Topology& topology) {
+  apply({kind, {topology.nodes.front().id}}, mapping.data(), mapping.size());
   touch(mapping, 0, mapping.size());
 }
 
 // As many stretches as weighted ever has. On one node they are told apart by two policies of the same effect, or the
 // kernel would join them again.
-void segments(const Mapping& mapping, const placement::Topology& topology) {
+void segments(const Mapping& mapping, const Topology& topology) {
   const int node = topology.nodes.front().id;
-  const std::vector<placement::Segment> cut =
-      placement::weighted_segments({PolicyKind::weighted, {0, 1}, {1, 1}}, mapping.size(), page_bytes());
+  const std::vector<Segment> cut =
+      weighted_segments({PolicyKind::weighted, {0, 1}, {1, 1}}, mapping.size(), page_bytes());
   for (std::size_t i = 0; i < cut.size(); ++i) {
     const PolicyKind kind = i % 2 == 0 ? PolicyKind::bind : PolicyKind::interleave;
-    placement::apply({kind, {node}}, mapping.data() + cut[i].offset, cut[i].bytes);
+    apply({kind, {node}}, mapping.data() + cut[i].offset, cut[i].bytes);
   }
-  for (placement::Segment segment : cut) {
+  for (Segment segment : cut) {
     touch(mapping, segment.offset, segment.bytes);
     segment.node = node;
-    placement::check_segment(segment, mapping.data(), page_bytes());
+    check_segment(segment, mapping.data(), page_bytes());
   }
 }
 
-void measure(benchmark::State& state, const std::function<void(const Mapping&, const placement::Topology&)>& place) {
+void measure(benchmark::State& state, const std::function<void(const Mapping&, const Topology&)>& place) {
   std::vector<double> alone;
   std::vector<double> with;
   std::vector<double> with_topology;
@@ -95,7 +102,7 @@ void measure(benchmark::State& state, const std::function<void(const Mapping&, c
   state.counters["with_topology"] = median(with_topology) / median(alone) - 1;
 }
 
-void add(const char* name, std::function<void(const Mapping&, const placement::Topology&)> place) {
+void add(const char* name, std::function<void(const Mapping&, const Topology&)> place) {
   benchmark::RegisterBenchmark(name, [place = std::move(place)](benchmark::State& state) { measure(state, place); })
       ->UseManualTime()
       ->Iterations(15)
@@ -103,24 +110,26 @@ void add(const char* name, std::function<void(const Mapping&, const placement::T
 }
 
 }  // namespace
-}  // namespace eb::bench
+}  // namespace eb::placement
 
 int main(int argc, char** argv) {
-  using namespace eb;
+  using namespace eb::placement;
   try {
-    bench::bytes_wanted = bench::table_bytes_wanted(std::size_t{512} << 20);
-    if (const std::string reason = bench::memory_obstacle(bench::bytes_wanted); !reason.empty()) {
-      std::fprintf(stderr, "policy_bench: skipped: %s\n", reason.c_str());
-      return bench::kSkipped;
+    MemoryNeed need;
+    need.shared_bytes = need.shm_file_bytes = static_cast<std::int64_t>(kBytes);
+    if (const auto missing = missing_memory(need, read_memory_limits()); !missing.empty()) {
+      std::fprintf(stderr, "policy_bench: skipped: %s\n", missing.front().c_str());
+      return kSkipped;
     }
-    for (const auto kind : {plan::PolicyKind::bind, plan::PolicyKind::interleave}) {
-      bench::add(plan::name(kind), [kind](const auto& mapping, const auto& topology) {
-        bench::uniform(kind, mapping, topology);
-      });
+    for (const auto kind : {eb::plan::PolicyKind::bind, eb::plan::PolicyKind::interleave}) {
+      add(eb::plan::name(kind),
+          [kind](const auto& mapping, const auto& topology) { uniform(kind, mapping, topology); });
     }
-    bench::add("segments", bench::segments);
-    return bench::run_benchmarks(argc, argv);
-  } catch (const Error& error) {
+    add("segments", segments);
+    benchmark::Initialize(&argc, argv);
+    benchmark::RunSpecifiedBenchmarks();
+    return 0;
+  } catch (const eb::Error& error) {
     std::fprintf(stderr, "policy_bench: %s\n", error.what());
     return static_cast<int>(error.exit());
   }

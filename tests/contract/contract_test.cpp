@@ -11,6 +11,7 @@
 #include "harness/base/sha256.h"
 #include "harness/engram/shards.h"
 #include "harness/rank/tables/table_writer.h"
+#include "harness/supervise/binding.h"
 #include "harness/supervise/reroll.h"
 #include "tests/contract/combinations.h"
 
@@ -74,7 +75,7 @@ class Contract : public ::testing::TestWithParam<Combination> {
       FAIL() << one.text;
     }
     geometry_ = engram::make_geometry(plan_.base.model.base, plan_.base.model.table_scale);
-    layout_ = plan::make_layout(plan_.base, geometry_);
+    layout_ = supervise::layout_here(plan_.base, geometry_, placement::read_topology(placement::Devices::skip));
   }
 
   void expect_same_bytes(const std::vector<supervise::SlotReport>& reports) const {
@@ -142,8 +143,9 @@ TEST(Combinations, HoldEveryTableModeBackingAndPolicyThatIsBuilt) {
         plan::Backing::shm_thp, plan::Backing::anon, plan::Backing::anon_thp}) {
     EXPECT_TRUE(backings.contains(backing)) << plan::name(backing);
   }
-  for (const plan::PolicyKind policy : {plan::PolicyKind::none, plan::PolicyKind::stock, plan::PolicyKind::bind,
-                                        plan::PolicyKind::preferred, plan::PolicyKind::interleave}) {
+  for (const plan::PolicyKind policy :
+       {plan::PolicyKind::none, plan::PolicyKind::stock, plan::PolicyKind::bind, plan::PolicyKind::preferred,
+        plan::PolicyKind::interleave, plan::PolicyKind::weighted, plan::PolicyKind::consumer}) {
     EXPECT_TRUE(policies.contains(policy)) << plan::name(policy);
   }
 }

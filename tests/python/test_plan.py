@@ -165,7 +165,7 @@ def test_bad_form_is_refused_by_parser_and_schema(tmp_path: Path, fragment: dict
         (["storage.backing=anon"], "cannot serve parallel.table_mode shared"),
         (["experiment.factor=storage.policy", "experiment.arms={}"], "experiment.arms is empty"),
         (["experiment.factor=storage.policy", 'experiment.arms={"A": "none"}'], "names one arm"),
-        (["storage.backing=cuda-host-numa"], "not in this version"),
+        (["storage.backing=cuda-host-numa", "storage.policy=bind:0"], "not in this version"),
         (["storage.policy=bind:0,"], "NUMA node"),
         (["storage.policy"], "expected KEY=VALUE"),
         (["workload.tokens.kind=file", "workload.tokens.file=missing.u32"], "missing.u32"),

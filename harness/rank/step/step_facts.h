@@ -21,8 +21,8 @@ namespace eb::rank {
 struct Reuse {
   std::int64_t rows = 0;  // ids of the shard, DEAD_ID and padded heads left out
   std::int64_t unique_rows = 0;
-  std::int64_t unique_pages = 0;        // of 4 KiB, weights and scales together
-  std::int64_t unique_sectors = 0;      // of 32 B
+  std::int64_t unique_pages = 0;    // of 4 KiB, weights and scales together
+  std::int64_t unique_sectors = 0;  // of 32 B
   // Of all the slot's steps. None: the slot is not timed, no table in host memory, no device node, or move_pages is
   // refused.
   std::optional<RowLocality> locality;

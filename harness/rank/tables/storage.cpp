@@ -3,8 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
+#include <span>
+#include <thread>
 
 #include "harness/base/error.h"
+#include "harness/base/os.h"
+#include "harness/base/sha256.h"
 #include "harness/rank/tables/table_writer.h"
 #include "placement/backing.h"
 #include "placement/policy.h"
@@ -25,9 +30,6 @@ constexpr std::size_t kPretouchPiece = std::size_t{1} << 30;  // between two cal
 }  // namespace
 
 Sharing sharing_of(const plan::StorageSpec& storage) {
-  if (storage.copies != "one") {
-    fail(Exit::usage, "storage.copies {}: not in this version of engram-bench; use one", storage.copies);
-  }
   const bool stock = storage.policy.kind == plan::PolicyKind::stock;
   switch (storage.backing) {
     case plan::Backing::stub:
@@ -59,7 +61,8 @@ TableStorage::TableStorage(const plan::Scenario& scenario, const plan::RunLayout
     : scenario_(scenario),
       geometry_(geometry),
       place_(layout.ranks.at(static_cast<std::size_t>(rank))),
-      sharing_(sharing_of(scenario.storage)) {
+      sharing_(sharing_of(scenario.storage)),
+      policy_(plan::policy_of(scenario.storage, layout.backings.at(static_cast<std::size_t>(place_.backing)))) {
   if (sharing_ != Sharing::none) {
     places_ = plan::make_backing_layout(geometry, place_.shard, scenario.storage);
   }
@@ -96,26 +99,35 @@ void TableStorage::open_named(const std::string& path) {
 
 void TableStorage::prepare_policy() {
   if (!mapping_ || (!leader() && !policy_of_each_mapping(scenario_.storage.backing))) return;
-  const plan::Policy& policy = scenario_.storage.policy;
-  if (policy.kind == plan::PolicyKind::none || policy.kind == plan::PolicyKind::stock) return;
-  effective_ = placement::resolve(policy, placement::read_topology(placement::Devices::skip));
+  if (policy_.kind == plan::PolicyKind::none || policy_.kind == plan::PolicyKind::stock) return;
+  effective_ = placement::resolve(policy_, placement::read_topology(placement::Devices::skip));
+  segments_ = placement::bound_segments(*effective_, mapping_.size(), unit());
 }
 
 void TableStorage::apply_policy() {
-  if (effective_) placement::apply(*effective_, mapping_.data(), mapping_.size());
+  if (effective_) placement::apply(*effective_, mapping_.data(), mapping_.size(), unit());
 }
 
 void TableStorage::pretouch(const std::function<void()>& progress) {
   if (!mapping_ || scenario_.storage.policy.kind == plan::PolicyKind::stock) return;
+  if (segments_.empty()) return touch(0, mapping_.size(), progress);
+  for (const placement::Segment& segment : segments_) {
+    touch(segment.offset, segment.bytes, progress);
+    if (leader() && scenario_.storage.pretouch != plan::PretouchKind::none) {
+      placement::check_segment(segment, mapping_.data(), unit());
+    }
+  }
+}
+
+void TableStorage::touch(std::size_t offset, std::size_t bytes, const std::function<void()>& progress) {
   const plan::StorageSpec& storage = scenario_.storage;
   const int threads = placement::pretouch_threads(storage.pretouch, storage.pretouch_threads, leader());
   if (threads == 0) return;
   // A page of 1 GiB is faulted by one thread: a piece has one for each.
-  const auto unit = static_cast<std::size_t>(plan::unit_bytes(storage.backing));
-  const std::size_t piece = std::max(kPretouchPiece, unit * static_cast<std::size_t>(threads));
-  for (std::size_t done = 0; done < mapping_.size(); done += piece) {
-    placement::pretouch(storage.pretouch, threads, leader(), mapping_.data() + done,
-                        std::min(piece, mapping_.size() - done), unit);
+  const std::size_t piece = std::max(kPretouchPiece, unit() * static_cast<std::size_t>(threads));
+  for (std::size_t done = 0; done < bytes; done += piece) {
+    placement::pretouch(storage.pretouch, threads, leader(), mapping_.data() + offset + done,
+                        std::min(piece, bytes - done), unit());
     if (progress) progress();
   }
 }
@@ -151,6 +163,33 @@ void TableStorage::load_device(const std::function<void()>& progress) {
     backend_->synchronize();
     if (progress) progress();
   }
+}
+
+std::string TableStorage::content_sha256(const std::function<void()>& progress) const {
+  constexpr std::size_t kPiece = std::size_t{64} << 20;
+  const std::size_t pieces = (mapping_.size() + kPiece - 1) / kPiece;
+  std::vector<std::string> sums(pieces);
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < pieces; i = next++) {
+      const std::size_t offset = i * kPiece;
+      sums[i] = sha256_hex({mapping_.data() + offset, std::min(kPiece, mapping_.size() - offset)});
+      if (progress) progress();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const auto count = std::min<std::size_t>(pieces, static_cast<std::size_t>(allowed_cpu_count()));
+    for (std::size_t i = 1; i < count; ++i) threads.emplace_back(work);
+    work();
+  }
+  Sha256 all;
+  for (const std::string& sum : sums) all.update(std::as_bytes(std::span(sum)));
+  return all.hex();
+}
+
+void TableStorage::corrupt() noexcept {
+  if (mapping_) mapping_.data()[mapping_.size() / 2] ^= std::byte{1};
 }
 
 void TableStorage::unmap() noexcept {

@@ -38,7 +38,7 @@ enum class Sharing {
 [[nodiscard]] constexpr bool policy_of_each_mapping(plan::Backing backing) noexcept {
   return backing == plan::Backing::hugetlb_2m || backing == plan::Backing::hugetlb_1g;
 }
-// Errors: Error(usage) for a combination that is not built (stock on a backing without a name, copies).
+// Errors: Error(usage) for a combination that is not built (stock on a backing without a name).
 [[nodiscard]] Sharing sharing_of(const plan::StorageSpec& storage);
 
 class TableStorage {
@@ -69,6 +69,10 @@ class TableStorage {
   void register_with(backend::Backend& backend);
   // Leader: writes every byte. `progress` as LoadProgress.
   void load(const std::function<void()>& progress);
+  // Leader: SHA-256 over the SHA-256 of each piece of the whole backing, pad bytes included: equal for equal content.
+  [[nodiscard]] std::string content_sha256(const std::function<void()>& progress) const;
+  // A planted fault: one byte of the tables is no longer what was loaded.
+  void corrupt() noexcept;
   void unregister() noexcept {
     registration_.reset();
     device_.reset();
@@ -82,6 +86,11 @@ class TableStorage {
   [[nodiscard]] const UniqueFd& descriptor() const noexcept { return fd_; }  // of a shared backing
 
  private:
+  // What a policy can tell apart: a page, or the huge page that the backing is to be made of.
+  [[nodiscard]] std::size_t unit() const noexcept {
+    return static_cast<std::size_t>(plan::unit_bytes(scenario_.storage.backing));
+  }
+  void touch(std::size_t offset, std::size_t bytes, const std::function<void()>& progress);
   void write_to(std::byte* memory, const std::function<void()>& progress) const;
   void load_device(const std::function<void()>& progress);
 
@@ -92,7 +101,9 @@ class TableStorage {
   plan::BackingLayout places_;
   UniqueFd fd_;
   Mapping mapping_;
+  plan::Policy policy_;                                  // of this backing
   std::optional<placement::EffectivePolicy> effective_;  // leaders, where a policy is set
+  std::vector<placement::Segment> segments_;             // bound and touched one by one; empty: all at once
   std::unique_ptr<backend::Registration> registration_;  // released before the mapping it covers
   backend::Backend* backend_ = nullptr;                  // Sharing::device: whose memory the tables lie in
   std::unique_ptr<backend::Buffer> device_;

@@ -40,20 +40,23 @@ T through_supervisor(const T& message) {
 }
 
 TEST(Encoding, SetupKeepsEveryField) {
-  const control::Setup got = through_rank(control::Setup{3, R"({"a":1})", 1ULL << 40, {0, 5}, {1}, 1, false});
+  const control::Setup got =
+      through_rank(control::Setup{3, R"({"a":1})", 1ULL << 40, {0, 5}, {1}, 1, 6, {0, 0, 1}, false});
   EXPECT_EQ(got.rank, 3);
   EXPECT_EQ(got.scenario_json, R"({"a":1})");
   EXPECT_EQ(got.arena_bytes, 1ULL << 40);
   EXPECT_EQ(got.allowed_cpus, (std::vector<int>{0, 5}));
   EXPECT_EQ(got.memory_nodes, (std::vector<int>{1}));
   EXPECT_EQ(got.numa_node, 1);
+  EXPECT_EQ(got.device, 6);
+  EXPECT_EQ(got.rank_nodes, (std::vector<int>{0, 0, 1}));
   EXPECT_FALSE(got.instrument);
   EXPECT_FALSE(got.allow_degraded);
 }
 
 TEST(Encoding, EveryStageHasItsOwnName) {
   for (const Stage stage : {Stage::create, Stage::map, Stage::policy, Stage::pretouch, Stage::register_, Stage::load,
-                            Stage::prepare, Stage::unregister, Stage::unmap, Stage::stock_open}) {
+                            Stage::prepare, Stage::unregister, Stage::unmap, Stage::stock_open, Stage::digest}) {
     EXPECT_EQ(through_rank(RunStage{stage, "/dev/shm/x"}).stage, stage);
     EXPECT_EQ(through_supervisor(StageDone{stage, 1, 2, 3, 4, "n", 5, 6}).stage, stage);
   }

@@ -71,6 +71,11 @@ TEST(PoolDemands, FollowThePolicy) {
   EXPECT_EQ(demands(PolicyKind::preferred, {1}), (List{{{}, 5}}));
   EXPECT_EQ(demands(PolicyKind::bind, {0, 1}), (List{{{0, 1}, 5}, {{}, 5}}));
   EXPECT_EQ(demands(PolicyKind::interleave, {0, 1}), (List{{{0}, 3}, {{1}, 3}, {{}, 5}}));
+  const std::vector<PoolDemand> weighted = pool_demands({PolicyKind::weighted, {0, 1}, {3, 1}}, {8, 2});
+  ASSERT_EQ(weighted.size(), 3U);
+  EXPECT_EQ(weighted[0].pages, 6 + 2);
+  EXPECT_EQ(weighted[1].pages, 2 + 1);
+  EXPECT_EQ(weighted[2].pages, 10);
 }
 
 TEST(PoolShortage, NamesNodeNeedAndPool) {

@@ -70,9 +70,22 @@ TEST(Resolve, SortsAndDropsDoubles) {
             (std::vector<int>{0, 1}));
 }
 
-TEST(Resolve, RefusesWhatIsNotBuilt) {
+TEST(Resolve, WeightedNamesNodesThatThereAre) {
+  plan::Policy policy = policy_of(PolicyKind::weighted, {}, "weighted:0=3,1=1");
+  policy.weights = {{0, 3}, {1, 1}};
+  const EffectivePolicy found = resolve(policy, two_nodes());
+  EXPECT_EQ(found.nodes, (std::vector<int>{0, 1}));
+  EXPECT_EQ(found.weights, (std::vector<int>{3, 1}));
+  EXPECT_EQ(text(found), "weighted:0=3,1=1");
+  policy.weights = {{0, 3}, {4, 1}};
+  EXPECT_EQ(failure_of(policy, two_nodes()).first, Exit::skipped);
+  policy.weights = {{0, 3}, {1, 0}};
+  EXPECT_EQ(failure_of(policy, two_nodes()).first, Exit::usage);
+}
+
+TEST(Resolve, RefusesWhatNoMachineGives) {
   EXPECT_EQ(failure_of(policy_of(PolicyKind::consumer, {}, "consumer"), two_nodes()).first, Exit::usage);
-  EXPECT_EQ(failure_of(policy_of(PolicyKind::weighted, {}, "weighted:0=3,1=1"), two_nodes()).first, Exit::usage);
+  EXPECT_EQ(failure_of(policy_of(PolicyKind::weighted, {}, "weighted:"), two_nodes()).first, Exit::usage);
   EXPECT_EQ(failure_of(policy_of(PolicyKind::preferred, {0, 1}, "preferred:0,1"), two_nodes()).first, Exit::usage);
   EXPECT_EQ(failure_of(policy_of(PolicyKind::bind, {}, "bind:"), two_nodes()).first, Exit::usage);
 }
@@ -194,6 +207,19 @@ TEST(RequestedShares, PromisesOnly) {
   EXPECT_TRUE(requested_shares({PolicyKind::preferred, {0}}, 2).empty());
   EXPECT_TRUE(requested_shares({PolicyKind::none, {}}, 2).empty());
   EXPECT_TRUE(requested_shares({PolicyKind::stock, {}}, 2).empty());
+}
+
+TEST(RequestedShares, WeightedAreTheWeights) {
+  EXPECT_EQ(requested_shares({PolicyKind::weighted, {0, 2}, {3, 1}}, 3), (std::vector<double>{0.75, 0, 0.25}));
+}
+
+TEST(BrokenPromises, Weighted) {
+  const EffectivePolicy policy{PolicyKind::weighted, {0, 1}, {3, 1}};
+  EXPECT_TRUE(broken_promises(policy, {{0, 750}, {1, 250}}, 0.0).empty());
+  EXPECT_TRUE(broken_promises(policy, {{0, 758}, {1, 242}}, 0.01).empty());
+  EXPECT_EQ(broken_promises(policy, {{0, 500}, {1, 500}}, 0.01).size(), 2U);
+  EXPECT_EQ(broken_promises(policy, {{0, 750}, {1, 240}, {2, 10}}, 0.01).front(),
+            "weighted:0=3,1=1: 10 of 1000 pages lie on node 2");
 }
 
 TEST(BrokenPromises, BindAndInterleave) {

@@ -139,16 +139,76 @@ TEST(Checks, StockIsVllmsOrder) {
 }
 
 TEST(Checks, WhatIsNotBuiltIsRefusedByName) {
-  const std::vector<Setting> refused{{"storage.backing", "cuda-host-numa"}, {"storage.policy", "weighted:0=3,1=1"},
-                                     {"storage.policy", "consumer"},        {"storage.copies", "per-numa-node"},
-                                     {"workload.kind", "replay"},           {"workload.kind", "remote"},
-                                     {"workload.kind", "lookup"},           {"model.preset", "deepep-default"}};
+  const std::vector<Setting> refused{{"storage.backing", "cuda-host-numa"},
+                                     {"workload.kind", "replay"},
+                                     {"workload.kind", "remote"},
+                                     {"workload.kind", "lookup"},
+                                     {"model.preset", "deepep-default"}};
   for (const Setting& setting : refused) {
     const std::string text = error_of({setting});
     EXPECT_THAT(text, HasSubstr("not in this version")) << setting.value;
     EXPECT_THAT(text, HasSubstr(setting.key)) << setting.value;
   }
-  EXPECT_THAT(error_of({{"storage.policy", "weighted:0"}}), HasSubstr("node=weight"));  // checked before it is refused
+}
+
+TEST(Checks, WeightsAreAboveZeroAndOneANode) {
+  EXPECT_THAT(error_of({{"storage.policy", "weighted:0"}}), HasSubstr("node=weight"));
+  EXPECT_THAT(error_of({{"storage.policy", "weighted:0=3,1=0"}}), HasSubstr("a weight is a number from 1 to 255"));
+  EXPECT_THAT(error_of({{"storage.policy", "weighted:0=0"}}), HasSubstr("a weight is a number from 1 to 255"));
+  EXPECT_THAT(error_of({{"storage.policy", "weighted:0=3,0=1"}}), HasSubstr("NUMA node 0 has two weights"));
+  EXPECT_THAT(error_of({{"storage.policy", "weighted:"}}), HasSubstr("node=weight"));
+  const Plan plan = plan_of({{"storage.policy", "weighted:1=1,0=3"}});
+  EXPECT_EQ(plan.base.storage.policy.weights, (std::vector<std::pair<int, int>>{{0, 3}, {1, 1}}));
+}
+
+TEST(Checks, NodeListsHaveNoGapsInTheirTextAndNameEachNodeOnce) {
+  EXPECT_THAT(error_of({{"storage.policy", "bind:0,,1"}}), HasSubstr("a NUMA node is a number"));
+  EXPECT_THAT(error_of({{"storage.policy", "bind:0,"}}), HasSubstr("a NUMA node is a number"));
+  EXPECT_THAT(error_of({{"storage.policy", "interleave:0,1,0"}}), HasSubstr("names a node twice"));
+  EXPECT_THAT(error_of({{"storage.policy", "bind:0-2,1"}}), HasSubstr("names a node twice"));
+  EXPECT_THAT(error_of({{"storage.policy", "bind:3-1"}}), HasSubstr("runs backwards"));
+  EXPECT_THAT(error_of({{"storage.policy", "bind:1024"}}), HasSubstr("from 0 to 1023"));
+  EXPECT_EQ(plan_of({{"storage.policy", "bind:0,2"}}).base.storage.policy.nodes, (std::vector<int>{0, 2}));
+}
+
+std::vector<Setting> a3(const char* joint) {
+  return {{"experiment.factor", "storage.copies"},
+          {"experiment.arms", R"({"one": "one", "per-numa-node": "per-numa-node"})"},
+          {"experiment.joint_arms", joint}};
+}
+
+TEST(Experiment, AJointArmChangesTwoKeysByName) {
+  const Plan plan = plan_of(a3(R"({"consumer": {"storage.policy": "consumer", "device.rank_map": "shard-near"}})"));
+  ASSERT_EQ(plan.arms.size(), 3u);
+  EXPECT_FALSE(plan.arms_share_allocation);
+  EXPECT_TRUE(plan.arms[1].joint_keys.empty());
+  const Arm& consumer = plan.arms[2];
+  EXPECT_EQ(consumer.name, "consumer");
+  EXPECT_EQ(consumer.joint_keys, (std::vector<std::string>{"storage.policy", "device.rank_map"}));
+  EXPECT_EQ(consumer.scenario.storage.policy.kind, PolicyKind::consumer);
+  EXPECT_EQ(consumer.scenario.device.rank_map, "shard-near");
+  EXPECT_EQ(consumer.scenario.storage.copies, Copies::one);  // the baseline's value of the factor
+  for (const Arm& arm : plan.arms) EXPECT_TRUE(arm.research) << arm.name;
+  EXPECT_THAT(plan.arms[1].provenance, HasSubstr("a copy on each NUMA node"));
+  EXPECT_THAT(consumer.provenance, HasSubstr("policy consumer set before registration"));
+  EXPECT_NE(plan.expanded_json.find("joint_arms"), std::string::npos);
+}
+
+TEST(Experiment, OnlyWhatIsNamedMayChangeTogether) {
+  EXPECT_THAT(error_of(a3(R"({"x": {"storage.policy": "bind:1", "device.rank_map": "shard-near"}})")),
+              HasSubstr("all that may change together beside it is storage.policy consumer with device.rank_map "
+                        "shard-near, found storage.policy"));
+  EXPECT_THAT(error_of(a3(R"({"x": {"storage.policy": "consumer"}})")), HasSubstr("an arm changes one key"));
+  EXPECT_THAT(error_of(a3(R"({"x": {}})")), HasSubstr("found nothing"));
+  EXPECT_THAT(error_of(a3(R"({"x": {"storage.policy": "consumer", "device.rank_map": "shard-near", "seed": 2}})")),
+              HasSubstr("an arm changes one key"));
+  EXPECT_THAT(error_of(a3(R"({"one": {"storage.policy": "consumer", "device.rank_map": "shard-near"}})")),
+              HasSubstr("one names two arms"));
+  auto other = a3(R"({"x": {"storage.policy": "consumer", "device.rank_map": "shard-near"}})");
+  other[0].value = "storage.policy";
+  other[1].value = R"({"A": "bind:0", "B": "bind:1"})";
+  EXPECT_THAT(error_of(other), HasSubstr("change this key alone"));
+  EXPECT_THAT(error_of({other[2]}), HasSubstr("experiment.factor, which is missing"));
 }
 
 TEST(Checks, PinnedRoundingIsOfPrivateMemory) {

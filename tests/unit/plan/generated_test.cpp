@@ -6,7 +6,6 @@
 #include <set>
 
 #include "harness/base/os.h"
-#include "harness/plan/checks.h"
 #include "harness/plan/document.h"
 #include "harness/plan/keys.h"
 #include "harness/plan/unbuilt.h"

@@ -48,9 +48,6 @@ TEST(Sharing, WhatIsNotBuiltIsRefusedByName) {
   for (const Backing backing : {Backing::memfd, Backing::hugetlb_2m, Backing::hugetlb_1g, Backing::shm_thp}) {
     expect_usage(spec(backing, plan::PolicyKind::stock), plan::name(backing));
   }
-  plan::StorageSpec copies = spec(Backing::shm, plan::PolicyKind::none);
-  copies.copies = "per-numa-node";
-  expect_usage(copies, "per-numa-node");
 }
 
 class Storage : public ::testing::Test {

@@ -23,12 +23,6 @@ plan::RunLayout layout_of(const plan::Scenario& scenario) {
   return plan::make_layout(scenario, engram::make_geometry(scenario.model.base, scenario.model.table_scale));
 }
 
-std::vector<int> nodes_of(const std::vector<RankBinding>& bindings) {
-  std::vector<int> nodes;
-  for (const RankBinding& binding : bindings) nodes.push_back(binding.numa_node);
-  return nodes;
-}
-
 const placement::Topology& two_nodes() {
   static const placement::Topology topology = placement::synthetic_topology("pack:2 numa:1 core:4 pu:1");
   return topology;
