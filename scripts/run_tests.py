@@ -142,6 +142,8 @@ GUESTS = {
     "test_observe": ["--nodes", "512M,512M", "--cpus", "1,1"],
     # A page of 1 GiB is only sure to be had at boot; the test gives it back.
     "test_huge_pages": ["--nodes", "1G,2G", "--cpus", "1,1", "--kernel-words", "hugepagesz=1G hugepages=1:1"],
+    "test_copies": ["--nodes", "1G,1G", "--cpus", "1,1"],
+    "test_limits": ["--nodes", "1G,1G", "--cpus", "1,1"],
     "test_odd_nodes": ["--nodes", "1G,512M,256M", "--cpus", "1,1,0", "--distance", "0-1=21,0-2=31,1-2=31"],
 }
 GUEST_SECONDS = "600"  # a limit; both together take about 3 minutes on two idle cores

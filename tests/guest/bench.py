@@ -96,3 +96,12 @@ def within_one_page(by_node: dict[int, int], nodes: list[int]) -> bool:
     """Each of `nodes` within one page of its equal share, and nothing elsewhere."""
     share = sum(by_node.values()) / len(nodes)
     return set(by_node) == set(nodes) and all(abs(by_node[node] - share) <= 1 for node in nodes)
+
+
+def local_row_shares(result: Any, arm: str) -> list[float]:
+    """Of each rank and layer."""
+    (found,) = [one for one in result["arms"] if one["name"] == arm]
+    lookups = [lookup for rank in found["work_per_rank"] for lookup in rank["lookups"]]
+    assert all(one["located_rows"] > 0 for one in lookups)
+    assert all(one["unlocated_rows"] == 0 for one in lookups)
+    return [one["local_row_share"] for one in lookups]

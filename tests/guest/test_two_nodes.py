@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import BINARY, ROOT, Bench, pages, snapshots, within_one_page
+from bench import BINARY, ROOT, Bench, local_row_shares, pages, snapshots, within_one_page
 
 MBIND, SET_MEMPOLICY = 237, 238  # x86-64
 
@@ -100,15 +100,6 @@ def test_ranks_are_near_and_far_by_the_node_of_their_device(policies: tuple[Any,
     assert [one["locality"]["A"] for one in ranks] == ["near", "near", "far", "far"]
     assert [one["locality"]["B"] for one in ranks] == ["far", "far", "near", "near"]
     assert [one["locality"]["I"] for one in ranks] == ["mixed"] * 4
-
-
-def local_row_shares(result: Any, arm: str) -> list[float]:
-    """Of each rank and layer."""
-    (found,) = [one for one in result["arms"] if one["name"] == arm]
-    lookups = [lookup for rank in found["work_per_rank"] for lookup in rank["lookups"]]
-    assert all(one["located_rows"] > 0 for one in lookups)
-    assert all(one["unlocated_rows"] == 0 for one in lookups)
-    return [one["local_row_share"] for one in lookups]
 
 
 def test_local_row_share_follows_the_pages(policies: tuple[Any, Bench]) -> None:
