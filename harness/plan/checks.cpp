@@ -47,9 +47,8 @@ void check_storage(const Scenario& scenario) {
   const Policy& policy = storage.policy;
   if (storage.backing == Backing::cuda_host_numa && policy.kind == PolicyKind::bind && policy.nodes.size() > 1) {
     fail(Exit::usage,
-         "storage.backing cuda-host-numa: a piece lies on one NUMA node; storage.policy {} names {} and leaves the "
-         "choice "
-         "to the kernel, which has none here: use interleave or weighted",
+         "storage.backing cuda-host-numa: a piece lies on one NUMA node; storage.policy {} names {} and leaves open "
+         "which: use interleave or weighted",
          policy.text, policy.nodes.size());
   }
 }
