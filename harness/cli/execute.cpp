@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
+#include "harness/cli/archive_place.h"
 #include "harness/cli/progress.h"
 #include "harness/measure/experiment.h"
 #include "harness/result/cites.h"
@@ -25,6 +27,17 @@ std::string own_hash() {
   } catch (const Error&) {
     return "";
   }
+}
+
+// An archive stays locked against writers until its run is read.
+result::Json cited_runs(const plan::ExperimentSpec& experiment, const result::FloorKey& key) {
+  std::vector<std::unique_ptr<RunPlace>> places;
+  std::vector<result::CitedRun> runs;
+  for (const std::string& cited : experiment.cites) {
+    places.push_back(std::make_unique<RunPlace>(cited, ""));
+    runs.push_back({cited, places.back()->folder()});
+  }
+  return result::read_cites(runs, key);
 }
 
 }  // namespace
@@ -56,7 +69,7 @@ Executed execute(const Prepared& prepared, const Execution& execution, const Glo
   input.topology = placement::read_topology(placement::Devices::read);
   input.floor_key = result::floor_key(prepared.plan, input.topology);
   if (const auto state = result::state_folder()) input.aa_pairs = result::read_floor(*state, input.floor_key);
-  input.cites = result::read_cites(prepared.plan.experiment.cites, input.floor_key);
+  input.cites = cited_runs(prepared.plan.experiment, input.floor_key);
   input.command_line = execution.command_line;
   input.binary_sha256 = own_hash();
   input.instrument = execution.instrument;

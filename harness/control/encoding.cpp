@@ -81,10 +81,9 @@ Json to_json(const RunSlot& m) {
           {"timed", m.timed},
           {"check", m.check},
           {"check_hidden", m.check_hidden},
-          {"observed", m.observed},
-          {"trace", m.trace},
           {"control", m.control},
           {"observed", m.observed},
+          {"trace", m.trace},
           {"inject_stage", m.inject_stage},
           {"inject_percent", m.inject_percent}};
 }
@@ -96,10 +95,9 @@ void from_json(const Json& j, RunSlot& m) {
   m.timed = j.at("timed").get<bool>();
   m.check = j.at("check").get<bool>();
   m.check_hidden = j.at("check_hidden").get<bool>();
-  m.observed = j.at("observed").get<bool>();
-  m.trace = j.at("trace").get<bool>();
   m.control = j.at("control").get<bool>();
   m.observed = j.at("observed").get<bool>();
+  m.trace = j.at("trace").get<bool>();
   m.inject_stage = j.at("inject_stage").get<std::string>();
   m.inject_percent = j.at("inject_percent").get<double>();
 }

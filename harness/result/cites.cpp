@@ -11,18 +11,6 @@ namespace eb::result {
 
 namespace {
 
-constexpr const char* kArchive = "archive:";
-
-std::string folder_of(const std::string& cite) {
-  if (cite.starts_with(kArchive)) {
-    fail(Exit::usage, "experiment.cites {}: archives are not in this version of engram-bench; name the folder", cite);
-  }
-  if (!std::filesystem::is_directory(cite)) {
-    fail(Exit::usage, "experiment.cites {}: no such folder; paths are relative to the working directory", cite);
-  }
-  return cite;
-}
-
 // A1 moves one copy from node to node: every arm binds to nodes, and the arms' nodes differ.
 bool is_a1(const Json& result) {
   if (result.at("evidence").at("factor") != "storage.policy") return false;
@@ -41,9 +29,11 @@ const char* kind_of(const Json& result) {
   return result.at("evidence").at("factor") == "prefetch.submit" ? "B1" : nullptr;
 }
 
-Json cite_json(const std::string& cite, const FloorKey& key) {
-  const std::string folder = folder_of(cite);
-  const StoredRun run = read_run(folder);
+Json cite_json(const CitedRun& cite, const FloorKey& key) {
+  if (!std::filesystem::is_directory(cite.folder)) {
+    fail(Exit::usage, "experiment.cites {}: no such folder; paths are relative to the working directory", cite.cited);
+  }
+  const StoredRun run = read_run(cite.folder);
   const Json& evidence = run.result.at("evidence");
   const char* kind = kind_of(run.result);
   const auto fingerprint = evidence.at("floor_key").at("fingerprint").get<std::string>();
@@ -56,10 +46,10 @@ Json cite_json(const std::string& cite, const FloorKey& key) {
                         {"pages", chain.at("links").at(0).at("status")},
                         {"text", comparison.at("text")}});
   }
-  return {{"cited", cite},
+  return {{"cited", cite.cited},
           {"experiment", kind == nullptr ? Json(nullptr) : Json(kind)},
           {"name", run.result.at("name")},
-          {"result_sha256", sha256_file(folder + "/result.json")},
+          {"result_sha256", sha256_file(cite.folder + "/result.json")},
           {"fingerprint", fingerprint},
           {"same_machine", !fingerprint.empty() && fingerprint == key.fingerprint},
           {"complete", run.result.at("complete")},
@@ -81,9 +71,9 @@ std::string said(const Json& cite) {
 
 }  // namespace
 
-Json read_cites(const std::vector<std::string>& cites, const FloorKey& key) {
+Json read_cites(const std::vector<CitedRun>& cites, const FloorKey& key) {
   Json out = Json::array();
-  for (const std::string& cite : cites) out.push_back(cite_json(cite, key));
+  for (const CitedRun& cite : cites) out.push_back(cite_json(cite, key));
   return out;
 }
 

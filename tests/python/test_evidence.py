@@ -377,6 +377,11 @@ def test_a3_rests_on_cited_a1_and_b1(tmp_path: Path, plain: Path, state: Path) -
     assert cite["same_machine"] is True
     assert [one["verdict"] for one in cite["verdicts"]] == ["same"]
     run("verify", str(folder))
+    archived = tmp_path / "archived"
+    run("archive", "add", str(plain), "--name", "ground", state=state)
+    run("run", str(SCENARIO), "-o", str(archived), "--set", 'experiment.cites=["archive:ground"]', state=state)
+    (from_archive,) = json.loads((archived / "result.json").read_text())["evidence"]["cites"]
+    assert from_archive["result_sha256"] == cite["result_sha256"]
     damaged = tmp_path / "damaged"
     shutil.copytree(plain, damaged)
     (damaged / "log.txt").write_text("nothing\n")
