@@ -131,7 +131,7 @@ HEAD = "| series | experiments | verdicts | found | bound | holds | seconds an e
 def floor_text(study: dict[str, Any]) -> str:
     parts = []
     for metric, floor in study["floors_log"].items():
-        if isinstance(floor, int | float):
+        if isinstance(floor, (int, float)):
             parts.append(f"{metric} {math.expm1(floor) * 100:.2f} %")
     pairs = study["aa_pairs_on_record"]
     return f"A/A floors at {study['pairs']} pairs, from {pairs} A/A pairs: {', '.join(parts) or 'none'}."

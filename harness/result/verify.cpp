@@ -99,8 +99,12 @@ Samples check_samples(const std::string& path, const Json& result, const Json& p
   Derivation derivation(path, result, plan);
   report.events = derivation.events();
   if (!derivation.obstacle().empty()) {
+    Samples samples = read_samples(path);
+    if (derivation.events() == 0 && !samples.replicas.empty()) {
+      fail(Exit::bad_data, "{}: has samples and no events that they could follow from", path);
+    }
     report.not_derived = derivation.obstacle();
-    return read_samples(path);
+    return samples;
   }
   Samples samples = read_samples(path, [&](const SampleLine& line) { derivation.check(line); });
   // After a failed check a run keeps its events and no sample.

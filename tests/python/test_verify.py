@@ -129,6 +129,13 @@ def test_samples_without_their_events_are_refused(copy: Path) -> None:
     assert "rank 3 has samples and no events" in run("verify", str(copy), code=5).stderr
 
 
+def test_samples_without_any_event_are_refused(copy: Path) -> None:
+    manifest = (copy / "MANIFEST.sha256").read_text().splitlines(keepends=True)
+    shutil.rmtree(copy / "events")
+    (copy / "MANIFEST.sha256").write_text("".join(line for line in manifest if "events/" not in line))
+    assert "has samples and no events" in run("verify", str(copy), code=5).stderr
+
+
 def check_partial(folder: Path, text: str) -> Any:
     """A run that ended in the middle of a block: what is there verifies, and says that it is not all."""
     assert "the run is not complete" in run("verify", str(folder)).stdout
