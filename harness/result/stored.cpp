@@ -134,6 +134,7 @@ Judgement judge_runs(const StoredRun& left, const std::string& left_arm, const S
   evidence["factor"] = factor.empty() ? Json(nullptr) : Json(factor);
   evidence["arms"] = {"baseline", "candidate"};
   evidence["early_arms"] = Json::array();
+  for (const char* part : {"grid_caps", "cites", "counters"}) evidence.erase(part);  // of the left run's own arms
   evidence["joint_arms"] = Json::object();
   const std::vector<int> first = rerolls_of(a, left_arm);
   const std::vector<int> second = rerolls_of(b, right_arm);
