@@ -166,15 +166,14 @@ class Judge {
     // The way the console has always said it.
     std::string text = verdict.text;
     const Json changes = changes_of(one.arm);
+    if (none && verdict.reason == evidence::Reason::one_reroll) text = "no verdict: one re-roll";
     if (changes.size() > 1) {
       text += fmt::format(". This arm changes {} together: the difference is that of both, not of either",
                           fmt::join(changes.get<std::vector<std::string>>(), " and "));
     }
-    if (none && verdict.reason == evidence::Reason::one_reroll) text = "no verdict: one re-roll";
-    return {
+    Json out = {
         {"factor", evidence_.at("factor")},
         {"arms", {arms_.front(), one.arm}},
-        {"changes", changes},
         {"metric", primary_},
         {"pairs", evidence_.at("planned_pairs")},
         {"delta", pairs_.rules().delta},
@@ -190,6 +189,9 @@ class Judge {
         {"control", one.control ? finding_json(*one.control) : missing("this run recorded no negative control")},
         {"within_device", within_device(one.arm)},
         {"advice", advice()}};
+    // Results from before such arms say nothing of them, and are derived as they were.
+    if (evidence_.contains("joint_arms")) out["changes"] = changes;
+    return out;
   }
 
   // Keys that the arm changes against the baseline: the factor, or those of a joint arm.

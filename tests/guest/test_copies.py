@@ -157,10 +157,14 @@ def test_consumer_where_readers_are_on_several_nodes_is_refused(bench: Bench) ->
 
 
 @pytest.mark.parametrize(
-    ("policy", "shares"),
-    [("weighted:0=3,1=1", {0: 0.75, 1: 0.25}), ("weighted:0=1,1=2", {0: 1 / 3, 1: 2 / 3}), ("weighted:1=5", {1: 1.0})],
+    ("policy", "shares", "pretouch"),
+    [
+        ("weighted:0=3,1=1", {0: 0.75, 1: 0.25}, "leader"),
+        ("weighted:0=3,1=1", {0: 0.75, 1: 0.25}, "none"),
+        ("weighted:0=1,1=2", {0: 1 / 3, 1: 2 / 3}, "leader"),
+        ("weighted:1=5", {1: 1.0}, "leader"),
+    ],
 )
-@pytest.mark.parametrize("pretouch", ["leader", "none"])
 def test_weighted_shares_are_exact(bench: Bench, policy: str, shares: dict[int, float], pretouch: str) -> None:
     result = bench.run({"storage.policy": policy, "storage.pretouch": pretouch, "storage.bind_ranks": "device-local"})
     for label in ("after_register", "after_load", "steady"):

@@ -13,8 +13,8 @@ from bench import Bench, pages, snapshots
 
 CGROUP = Path("/sys/fs/cgroup")
 MIB = 1 << 20
-# 80 MiB a node where interleaved.
-TABLES = {"model.table_scale": 0.0008, "storage.policy": "interleave:0,1"}
+# 40 MiB a node where interleaved.
+TABLES = {"model.table_scale": 0.0004, "storage.policy": "interleave:0,1"}
 
 
 def free_bytes(node: int) -> int:
@@ -26,14 +26,14 @@ def free_bytes(node: int) -> int:
 
 @pytest.fixture(scope="module")
 def node_1_is_full() -> Iterator[None]:
-    """All but 40 MiB of node 1 is taken, by a file in a tmpfs that lies there."""
+    """All but 24 MiB of node 1 is taken, by a file in a tmpfs that lies there."""
     hog = Path("/tmp/hog")
     hog.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mpol=bind:1,size=100%", "hog", str(hog)], check=True)
     try:
         with (hog / "file").open("wb") as file:
             block = bytes(MIB)
-            while free_bytes(1) > 40 * MIB:
+            while free_bytes(1) > 24 * MIB:
                 file.write(block)
         yield
     finally:
@@ -55,7 +55,7 @@ def test_a_placement_that_was_not_obtained_fails_the_run_with_the_figures(bench:
 def test_a_wider_tolerance_takes_it(bench: Bench, node_1_is_full: None) -> None:
     result = bench.run({**TABLES, "storage.tolerance": 0.6})
     found = pages(result)[0]
-    assert found[0] > found[1]
+    assert found[0] > found.get(1, 0)
 
 
 def test_allow_degraded_records_it_as_a_warning_with_the_figures(bench: Bench, node_1_is_full: None) -> None:
@@ -73,7 +73,6 @@ def test_link_1_stays_broken_where_a_placement_was_not_obtained(bench: Bench, no
         **TABLES,
         "experiment.factor": "storage.policy",
         "experiment.arms": {"A": "bind:0", "B": "interleave:0,1"},
-        "experiment.pairs": 2,
     }
     result = bench.run(settings, options=("--allow-degraded",))
     (comparison,) = result["comparisons"]
