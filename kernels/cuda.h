@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/gate.h"
+#include "kernels/gather_rows.h"
 #include "kernels/hash.h"
 #include "kernels/lookup.h"
 #include "kernels/select.h"
@@ -25,6 +26,9 @@ inline constexpr std::size_t kUnitCounts = 1024;
 enum class LookupShape { best, general };
 cudaError_t lookup_cuda(const LookupArgs& args, std::int64_t grid_cap, cudaStream_t stream, std::int64_t* grid,
                         std::uint32_t* units = nullptr, LookupShape shape = LookupShape::best);
+
+// As the lookup: a persistent grid of min(tiles, grid_cap) blocks, returned in *grid (may be null).
+cudaError_t gather_rows_cuda(const GatherArgs& args, std::int64_t grid_cap, cudaStream_t stream, std::int64_t* grid);
 
 // What the compiler and the device give the lookup kernel that `rows` rows would run.
 struct LookupOccupancy {

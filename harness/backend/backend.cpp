@@ -49,6 +49,8 @@ const char* name(OpKind kind) noexcept {
       return "control_gather";
     case OpKind::inject:
       return "inject";
+    case OpKind::gather_rows:
+      return "gather_rows";
     case OpKind::copy:
       return "copy";
     case OpKind::fill:

@@ -20,6 +20,7 @@
 #include "harness/backend/numa/numa_memory.h"
 #include "harness/base/bf16.h"
 #include "kernels/gate.h"
+#include "kernels/gather_rows.h"
 #include "kernels/hash.h"
 #include "kernels/lookup.h"
 #include "kernels/select.h"
@@ -45,6 +46,7 @@ enum class OpKind : std::uint8_t {
   control_gather,
   inject,
   copy,
+  gather_rows,
   fill,
 };
 [[nodiscard]] const char* name(OpKind kind) noexcept;
@@ -65,6 +67,7 @@ struct DeviceInfo {
   bool host_staged = false;
   bool time_sliced = false;
   std::int64_t clock_error_ns = 0;  // by which device times may be off the host's clock
+  std::int64_t clock_tick_ns = 1;   // resolution of device times: a shorter difference says nothing
   bool units_are_threads = true;    // units compete for the host's CPUs
   // Of a GPU; empty and 0 elsewhere.
   std::string uuid{};
@@ -222,6 +225,8 @@ class Backend {
   virtual void sort_rows(StreamId stream, Op op, const kernels::LookupArgs& args, std::int32_t* order) = 0;
   // Grid = min(tiles, grid_cap), returned.
   virtual std::int64_t lookup(StreamId stream, Op op, const kernels::LookupArgs& args, std::int64_t grid_cap) = 0;
+  // The bare row gather over the rows of `args.lookup`; grid as lookup().
+  virtual std::int64_t gather_rows(StreamId stream, Op op, const kernels::GatherArgs& args, std::int64_t grid_cap) = 0;
   virtual void select(StreamId stream, Op op, const kernels::SelectArgs& args) = 0;
   virtual void gate(StreamId stream, Op op, const kernels::GateArgs& args) = 0;
   virtual void linear(StreamId stream, Op op, const LinearArgs& args) = 0;

@@ -42,9 +42,10 @@ result::Json cited_runs(const plan::ExperimentSpec& experiment, const result::Fl
 
 }  // namespace
 
-Prepared prepare(plan::Plan plan) {
+Prepared prepare(plan::Plan plan, bool rehearsal) {
   Prepared prepared;
   prepared.plan = std::move(plan);
+  supervise::skip_controls(prepared.plan, rehearsal);
   const placement::Topology topology = placement::read_topology(placement::Devices::skip);
   for (const plan::Arm& arm : prepared.plan.arms) {
     prepared.geometries.push_back(engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale));
@@ -55,6 +56,11 @@ Prepared prepare(plan::Plan plan) {
     for (const plan::Arm& arm : prepared.plan.arms) {
       if (!arm.control) measure::check_metric_exists(experiment.primary, arm.scenario);
     }
+  }
+  // One arm is not judged: the default guards may name what it does not have.
+  for (const plan::Arm& arm : prepared.plan.arms) {
+    if (arm.control || (experiment.factor.empty() && experiment.aa.empty())) continue;
+    for (const std::string& guard : experiment.guards) measure::check_guard(guard, arm.scenario);
   }
   prepared.schedule = measure::make_schedule(prepared.plan);
   return prepared;

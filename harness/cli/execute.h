@@ -21,7 +21,8 @@ struct Prepared {
   std::vector<measure::RerollPlan> schedule;
 };
 // Errors: Error(usage) for a metric that the scenario does not have, or a plan without a schedule.
-[[nodiscard]] Prepared prepare(plan::Plan plan);
+// Controls that this machine cannot run are left out; `rehearsal` as in preflight.
+[[nodiscard]] Prepared prepare(plan::Plan plan, bool rehearsal = false);
 
 struct Execution {
   std::string folder;

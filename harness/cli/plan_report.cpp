@@ -182,6 +182,11 @@ PlanReport make_plan_report(const plan::Plan& plan) {
   report.time = estimate_time(plan, report.arms, allowed_cpus());
   report.obstacles = supervise::preflight(plan);
   report.notes = notes_of(plan);
+  plan::Plan here = plan;
+  supervise::skip_controls(here);
+  for (const plan::SkippedControl& one : here.skipped_controls) {
+    report.notes.push_back(fmt::format("control {} is left out on this machine: {}", one.name, one.why));
+  }
   report.vllm = vllm_text(plan, report.obstacles);
   return report;
 }

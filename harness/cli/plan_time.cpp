@@ -38,6 +38,13 @@ Work work_of_step(const plan::Scenario& scenario, const plan::RunLayout& layout,
   for (int rank = 0; rank < scenario.ranks(); ++rank) {
     const rank::StepShape shape = rank::make_shape(scenario, layout, geometry, rank);
     const rank::StepTokens tokens = rank::step_tokens(shape, scenario.workload, step);
+    if (scenario.workload.kind == plan::WorkloadKind::lookup) {
+      // A window holds one launch of a large batch, or as many of a small one as take 200 us.
+      constexpr double kWindowRows = 2000;
+      if (!scenario.workload.active_readers.reads(rank)) continue;
+      work.rows += std::max(static_cast<double>(tokens.lookup) * shape.part, kWindowRows) * shape.tables;
+      continue;
+    }
     const double backbone =
         2.0 * static_cast<double>(shape.backbone_n) * shape.hidden * shape.backbone_repeats * shape.backbone_layers;
     const double wkv = static_cast<double>(shape.kv_part) * static_cast<double>(shape.row_width()) * shape.tables;

@@ -141,7 +141,7 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   if (!std::isfinite(arguments.rank_timeout_s)) fail(Exit::usage, "--rank-timeout: expected seconds, found no number");
   plan::Plan loaded = load_scenario(arguments.scenario, parse_settings(arguments.settings), arguments.settings.with);
   const bool rehearsal = arguments.allow_single_node && rehearse_on_one_node(loaded);
-  const Prepared prepared = prepare(std::move(loaded));
+  const Prepared prepared = prepare(std::move(loaded), rehearsal);
   if (arguments.instrument == "both") {
     const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan);
     if (!obstacles.empty()) return refuse_obstacles(obstacles);

@@ -16,9 +16,10 @@ using result::Json;
 constexpr std::size_t kArmsAcross = 3;
 
 // Families of metrics that the console shows, in this order; `-v` shows the rest of the registry behind them.
-constexpr const char* kShown[] = {"lookup_us",   "queue_us",  "exposed_us", "recoverable_us", "front_us",
-                                  "ids_us",      "rows_us",   "gather_us",  "skew_us",        "wkv_gather_us",
-                                  "wkv_gate_us", "expert_us", "step_us"};
+constexpr const char* kShown[] = {"lookup_us",     "launch_latency_us", "rows_per_s",     "aggregate_rows_per_s",
+                                  "queue_us",      "exposed_us",        "recoverable_us", "front_us",
+                                  "ids_us",        "rows_us",           "gather_us",      "skew_us",
+                                  "wkv_gather_us", "wkv_gate_us",       "expert_us",      "step_us"};
 
 std::string family(const std::string& metric) { return metric.substr(0, metric.find('.')); }
 
@@ -200,6 +201,26 @@ std::string figures_table(const Json& document, bool all_metrics) {
   return text + absent_lines(cells, rows);
 }
 
+std::string lookup_rates_table(const Json& document) {
+  std::vector<std::vector<std::string>> table = {{"lookup rate", "rows/s", "BW_effective rows/s", "share"}};
+  const auto add = [&](const std::string& label, const Json& rates) {
+    const Json& share = rates["share_of_bw_effective"];
+    table.push_back({label, fmt::format("{:.4g}", rates["rows_per_s"].get<double>()),
+                     share.is_number() ? fmt::format("{:.4g}", rates["bw_effective_rows_per_s"].get<double>()) : "-",
+                     share.is_number() ? fmt::format("{:.3f}", share.get<double>()) : "-"});
+  };
+  bool calibrated = false;
+  for (const Json& arm : document.value("lookup_rates", Json::array())) {
+    const auto name = arm["arm"].get<std::string>();
+    for (const Json& rank : arm["per_rank"]) {
+      calibrated = calibrated || rank["share_of_bw_effective"].is_number();
+      if (rank["layer"].is_null()) add(fmt::format("{} rank {}", name, rank["rank"].get<int>()), rank);
+    }
+    if (arm["aggregate"].contains("rows_per_s")) add(name + " all readers", arm["aggregate"]);
+  }
+  return calibrated ? aligned(table) : "";
+}
+
 std::string placement_table(const Json& document) {
   constexpr const char* kLabels[] = {"after_register", "after_load", "steady"};
   std::vector<std::vector<std::string>> table = {{"backing", "requested", "after_register", "after_load", "steady"}};
@@ -326,6 +347,8 @@ std::string result_tables(const Json& document, const std::string& folder, bool 
   text += '\n' + checks_line(document);
   const std::string figures = figures_table(document, all_metrics);
   if (!figures.empty()) text += '\n' + figures;
+  const std::string rates = lookup_rates_table(document);
+  if (!rates.empty()) text += "\nLookups beside the bare row gather\n" + rates;
   const std::string caps = grid_caps_table(document);
   if (!caps.empty()) text += "\nGrid caps\n" + caps;
   const std::string observer = observer_lines(document);

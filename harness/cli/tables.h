@@ -14,6 +14,8 @@ namespace eb::cli {
 // The parts, for tests and for `compare`. `all`: also chains without a verdict and hypotheses that are not testable.
 [[nodiscard]] std::string verdict_lines(const result::Json& document, bool all);
 [[nodiscard]] std::string figures_table(const result::Json& document, bool all_metrics);
+// Lookup rates beside BW_effective; empty where it was not measured.
+[[nodiscard]] std::string lookup_rates_table(const result::Json& document);
 // What each grid cap gave; empty where the factor is another.
 [[nodiscard]] std::string grid_caps_table(const result::Json& document);
 [[nodiscard]] std::string placement_table(const result::Json& document);

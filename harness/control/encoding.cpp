@@ -85,7 +85,8 @@ Json to_json(const RunSlot& m) {
           {"observed", m.observed},
           {"trace", m.trace},
           {"inject_stage", m.inject_stage},
-          {"inject_percent", m.inject_percent}};
+          {"inject_percent", m.inject_percent},
+          {"bare", m.bare}};
 }
 void from_json(const Json& j, RunSlot& m) {
   m.slot = j.at("slot").get<std::uint16_t>();
@@ -100,6 +101,7 @@ void from_json(const Json& j, RunSlot& m) {
   m.trace = j.at("trace").get<bool>();
   m.inject_stage = j.at("inject_stage").get<std::string>();
   m.inject_percent = j.at("inject_percent").get<double>();
+  m.bare = j.at("bare").get<bool>();
 }
 
 Json to_json(const Stop&) { return Json::object(); }
@@ -141,13 +143,18 @@ void from_json(const Json& j, SnapshotDone& m) {
 }
 
 Json to_json(const SlotDone& m) {
-  return {{"slot", m.slot}, {"event_count", m.event_count}, {"facts", m.facts_json}, {"trace", m.trace_json}};
+  return {{"slot", m.slot},
+          {"event_count", m.event_count},
+          {"facts", m.facts_json},
+          {"trace", m.trace_json},
+          {"window_launches", m.window_launches}};
 }
 void from_json(const Json& j, SlotDone& m) {
   m.slot = j.at("slot").get<std::uint16_t>();
   m.event_count = j.at("event_count").get<std::uint64_t>();
   m.facts_json = j.at("facts").get<std::string>();
   m.trace_json = j.at("trace").get<std::string>();
+  m.window_launches = j.at("window_launches").get<std::int64_t>();
 }
 
 Json to_json(const Failure& m) { return {{"rank", m.rank}, {"stage", m.stage}, {"text", m.text}, {"exit", m.exit}}; }

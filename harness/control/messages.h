@@ -67,6 +67,7 @@ struct RunSlot {
   std::string inject_stage;   // planted extra work: lookup, front, gather; empty: none
   double inject_percent = 0;  // of what the stage takes in slots without it
   bool trace = false;         // kernel records are kept (run --trace); the whole run is marked as traced
+  bool bare = false;          // windows of the bare row gather (BW_effective) instead of the arm's own work
 };
 
 struct Stop {};
@@ -105,7 +106,8 @@ struct SlotDone {
   // rows, unique rows/pages/sectors, grid, tiles, collectives' bytes, checks; of an observed slot also "observed", what
   // the rank's own collectors saw: a list of {name, kernel_replay, seen}
   std::string facts_json;
-  std::string trace_json{};  // RunSlot::trace: kernels as the device ran them, or why there are none
+  std::string trace_json{};          // RunSlot::trace: kernels as the device ran them, or why there are none
+  std::int64_t window_launches = 1;  // lookups of each table in a step: 1 in steps of a model; 0: an idle rank
 };
 
 struct Failure {

@@ -60,9 +60,10 @@ Hypothesis remote_pages(const HypothesisInput& input) {
 Hypothesis contention(const HypothesisInput& input) {
   Hypothesis h{"H2", "DP concurrency fights over memory controller or PCIe", Standing::not_testable, "", {}};
   add_effect(h, input, "lookup_us");
+  add_effect(h, input, "aggregate_rows_per_s");
   add_traffic(h, "host", input.host);
   const Verdict lookup = verdict_of(find(input, "lookup_us"));
-  if (input.factor != "parallel.dp") {
+  if (input.factor != "parallel.dp" && input.factor != "workload.active_readers") {
     h.why = "the arms do not change the number of replicas";
   } else if (!decided(lookup)) {
     h.why = "the lookup time is not decided";

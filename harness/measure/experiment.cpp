@@ -119,7 +119,8 @@ class Runner {
     message.steps = slot.steps;
     message.first_step = next_step_;
     const bool in_figures = slot.kind == SlotKind::timed || slot.kind == SlotKind::observed;
-    message.timed = in_figures || slot.kind == SlotKind::warm_up;
+    message.bare = slot.kind == SlotKind::calibration;
+    message.timed = in_figures || slot.kind == SlotKind::warm_up || message.bare;
     message.observed = slot.kind == SlotKind::observed;
     message.check = slot.check;
     message.check_hidden = slot.check_hidden;
@@ -135,8 +136,9 @@ class Runner {
     info.start_ns = now_ns();
     const std::vector<supervise::SlotReport> reports = executor.run_slot(message);
     info.end_ns = now_ns();
+    for (const supervise::SlotReport& report : reports) info.window_launches.push_back(report.window_launches);
     std::vector<StepValues> values;
-    if (message.timed && instrumented_) values = step_values(reports, slot, layouts_[layout_of(reroll, slot.arm)]);
+    if (message.timed && instrumented_) values = step_values(reports, info, layouts_[layout_of(reroll, slot.arm)]);
     observer_.slot_done(info, reports, values);
     return values;
   }
@@ -145,13 +147,14 @@ class Runner {
     return reroll.coresident.empty() ? reroll.allocated_for : arm;
   }
 
-  std::vector<StepValues> step_values(const std::vector<supervise::SlotReport>& reports, const SlotPlan& slot,
+  std::vector<StepValues> step_values(const std::vector<supervise::SlotReport>& reports, const SlotInfo& info,
                                       const plan::RunLayout& layout) const {
     std::vector<std::span<const rank::EventRecord>> events(layout.ranks.size());
     for (const supervise::SlotReport& report : reports) {
       events.at(static_cast<std::size_t>(report.rank)) = report.events;
     }
-    return slot_values(events, plan_.arms[slot.arm].scenario, slot.steps, layout, layers_);
+    return slot_values(events, plan_.arms[info.plan.arm].scenario,
+                       {info.plan.steps, info.first_step, info.window_launches}, layout, layers_);
   }
 
   void warm_up(Executor& executor, const RerollPlan& reroll, std::size_t arm) {

@@ -37,7 +37,8 @@ struct SlotInfo {
   int reroll = 0;
   SlotPlan plan;
   std::int64_t first_step = 0;
-  std::int64_t start_ns = 0;  // as the supervisor saw it, messages included
+  std::vector<std::int64_t> window_launches;  // by rank (SlotShape); empty before the slot is done
+  std::int64_t start_ns = 0;                  // as the supervisor saw it, messages included
   std::int64_t end_ns = 0;
 };
 

@@ -23,6 +23,28 @@ const std::vector<int>* group_of(const std::vector<std::vector<int>>& groups, in
   return nullptr;
 }
 
+// Stored rows that were read over a time.
+struct Rate {
+  double rows = 0;
+  std::int64_t ns = 0;
+
+  void add(const Span& span) {
+    rows += static_cast<double>(span.rows * span.launches);
+    ns += span.done_ns - span.start_ns;
+  }
+  // NaN where nothing was read.
+  [[nodiscard]] double per_s() const { return rows > 0 && ns > 0 ? rows * 1e9 / static_cast<double>(ns) : kAbsent; }
+};
+
+std::vector<Span> lookup_spans(const RankStep& step) {
+  std::vector<Span> spans;
+  for (const LookupTimes& one : step.lookups) {
+    if (one.start_ns == kNoTime || one.done_ns == kNoTime) continue;
+    spans.push_back({one.layer, one.start_ns, one.done_ns, one.launches, one.rows});
+  }
+  return spans;
+}
+
 const CollectiveTimes* find(const RankStep& step, Collective object, int layer) {
   for (const CollectiveTimes& one : step.collectives) {
     if (one.object == object && one.layer == layer) return &one;
@@ -46,6 +68,23 @@ std::int64_t compute_ns(const RankStep& step, const LayerTimes& layer) {
     time -= std::max<std::int64_t>(0, until - from);
   }
   return time;
+}
+
+// Rows a second of all readers in [from, until]; NaN where one of them did not read all through it. `spans` of a rank
+// in the order of time; empty: no reader.
+double concurrent_rate(const std::vector<std::vector<Span>>& spans, std::int64_t from, std::int64_t until) {
+  double rows = 0;
+  for (const std::vector<Span>& own : spans) {
+    if (own.empty()) continue;
+    if (own.front().start_ns > from || own.back().done_ns < until) return kAbsent;
+    auto span = std::partition_point(own.begin(), own.end(), [&](const Span& one) { return one.done_ns <= from; });
+    for (; span != own.end() && span->start_ns < until; ++span) {
+      const auto part = static_cast<double>(std::min(until, span->done_ns) - std::max(from, span->start_ns));
+      rows +=
+          static_cast<double>(span->rows * span->launches) * part / static_cast<double>(span->done_ns - span->start_ns);
+    }
+  }
+  return rows > 0 && until > from ? rows * 1e9 / static_cast<double>(until - from) : kAbsent;
 }
 
 struct CollectiveMetrics {
@@ -84,7 +123,7 @@ class RankValues {
         out_(out) {}
 
   void fill() {
-    put(MetricId::step, -1, step_.done_ns - step_.start_ns);
+    if (step_.start_ns != kNoTime) put(MetricId::step, -1, step_.done_ns - step_.start_ns);
     if (step_.control_start_ns != kNoTime && step_.control_done_ns != kNoTime) {
       put(MetricId::control, -1, step_.control_done_ns - step_.control_start_ns);
     }
@@ -93,13 +132,39 @@ class RankValues {
     for (const LookupTimes& one : step_.lookups) lookup(one);
     for (const GateTimes& one : step_.gates) gate(one);
     for (const LayerTimes& one : step_.backbone) backbone(one);
+    for (const Span& one : step_.singles) put(MetricId::launch_latency, one.layer, one.done_ns - one.start_ns);
+    for (const Span& one : step_.bare) put_launch(MetricId::bare_gather, one);
+    rates(lookup_spans(step_), MetricId::rows_per_s);
+    rates(step_.bare, MetricId::bare_rows_per_s);
   }
 
  private:
   // Into the layer's column and into the sum over layers.
-  void put(MetricId id, int layer, std::int64_t ns) {
+  void put(MetricId id, int layer, std::int64_t ns) { put_us(id, layer, us(ns)); }
+  void put_us(MetricId id, int layer, double value) {
     for (std::size_t i = 0; i < columns_.size(); ++i) {
-      if (columns_[i].id == id && (columns_[i].layer == -1 || columns_[i].layer == layer)) add(out_[i], us(ns));
+      if (columns_[i].id == id && (columns_[i].layer == -1 || columns_[i].layer == layer)) add(out_[i], value);
+    }
+  }
+  // Time of one launch.
+  void put_launch(MetricId id, const Span& span) {
+    put_us(id, span.layer, us(span.done_ns - span.start_ns) / static_cast<double>(span.launches));
+  }
+  // Rows over time, of each layer and of all of them together.
+  void rates(const std::vector<Span>& spans, MetricId id) {
+    Rate all;
+    for (const Span& span : spans) {
+      Rate one;
+      one.add(span);
+      all.add(span);
+      set(id, span.layer, one);
+    }
+    set(id, -1, all);
+  }
+  void set(MetricId id, int layer, const Rate& rate) {
+    const double value = rate.per_s();
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (columns_[i].id == id && columns_[i].layer == layer && !std::isnan(value)) out_[i] = value;
     }
   }
 
@@ -162,7 +227,8 @@ class RankValues {
 
   void lookup(const LookupTimes& one) {
     if (one.start_ns == kNoTime || one.done_ns == kNoTime) return;
-    put(MetricId::lookup, one.layer, one.length_ns());
+    put_launch(MetricId::lookup, {one.layer, one.start_ns, one.done_ns, one.launches, one.rows});
+    if (one.arrival_ns == kNoTime) return;  // the lookup alone: no consumer, and no queue behind a model
     if (one.ready_ns != kNoTime) {
       put(MetricId::queue, one.layer, one.queue_ns());
       if (one.previous_done_ns != kNoTime) put(MetricId::fifo_residual, one.layer, one.fifo_residual_ns());
@@ -213,7 +279,7 @@ StepMetrics::StepMetrics(const plan::RunLayout& layout, std::vector<int> engram_
   for (const plan::RankPlace& place : layout_.ranks) replicas_ = std::max(replicas_, place.replica + 1);
 }
 
-std::vector<StepValues> StepMetrics::values(const std::vector<std::vector<RankStep>>& ranks) const {
+std::vector<StepValues> StepMetrics::values(const std::vector<std::vector<RankStep>>& ranks, bool windows) const {
   if (ranks.size() != layout_.ranks.size()) {
     fail(Exit::failure, "events of {} ranks, but the run has {}", ranks.size(), layout_.ranks.size());
   }
@@ -238,20 +304,59 @@ std::vector<StepValues> StepMetrics::values(const std::vector<std::vector<RankSt
       RankValues(layout_, layers_, columns_, steps, static_cast<int>(r), values.per_rank[r]).fill();
       const auto replica = static_cast<std::size_t>(layout_.ranks[r].replica);
       for (std::size_t c = 0; c < columns_.size(); ++c) {
-        double& most = values.per_replica[replica][c];
+        double& slowest = values.per_replica[replica][c];
         const double own = values.per_rank[r][c];
-        if (!std::isnan(own) && (std::isnan(most) || own > most)) most = own;
+        const bool rate = metric(columns_[c].id).rate;
+        if (!std::isnan(own) && (std::isnan(slowest) || (rate ? own < slowest : own > slowest))) slowest = own;
       }
+      if (steps[r]->start_ns == kNoTime) continue;  // idle, or windows of the bare gather
       first[replica] = std::min(first[replica], steps[r]->start_ns);
       last[replica] = std::max(last[replica], steps[r]->done_ns);
     }
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       if (columns_[c].id != MetricId::step) continue;
-      for (std::size_t d = 0; d < first.size(); ++d) values.per_replica[d][c] = us(last[d] - first[d]);
+      for (std::size_t d = 0; d < first.size() && !windows; ++d) {
+        if (first[d] < last[d]) values.per_replica[d][c] = us(last[d] - first[d]);
+      }
     }
     result.push_back(std::move(values));
   }
+  if (windows) set_aggregate(ranks, result, false);
+  set_aggregate(ranks, result, true);
   return result;
+}
+
+// The rate of all readers together, seen from the windows of the first of them: the rows that every reader read in that
+// time (of its windows that lie in it only in part, the same part of their rows), over the window's length. A window
+// that some reader did not read all through has no value. It stands with the first reader and its replica.
+void StepMetrics::set_aggregate(const std::vector<std::vector<RankStep>>& ranks, std::vector<StepValues>& values,
+                                bool bare) const {
+  const auto spans_of = [&](const RankStep& step) {
+    std::vector<Span> found = bare ? step.bare : lookup_spans(step);
+    std::erase_if(found, [](const Span& span) { return span.rows == 0 || span.done_ns <= span.start_ns; });
+    return found;
+  };
+  std::vector<std::vector<Span>> spans(ranks.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    for (const RankStep& step : ranks[r]) {
+      const std::vector<Span> one = spans_of(step);
+      spans[r].insert(spans[r].end(), one.begin(), one.end());
+    }
+  }
+  const auto first = static_cast<std::size_t>(
+      std::find_if(spans.begin(), spans.end(), [](const auto& own) { return !own.empty(); }) - spans.begin());
+  if (first == ranks.size()) return;
+  const MetricId id = bare ? MetricId::bare_aggregate_rows_per_s : MetricId::aggregate_rows_per_s;
+  const auto column = static_cast<std::size_t>(
+      std::find_if(columns_.begin(), columns_.end(), [&](const Column& one) { return one.id == id; }) -
+      columns_.begin());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::vector<Span> window = spans_of(ranks[first][i]);
+    if (window.empty()) continue;
+    const double rate = concurrent_rate(spans, window.front().start_ns, window.back().done_ns);
+    values[i].per_rank[first][column] = rate;
+    values[i].per_replica[static_cast<std::size_t>(layout_.ranks[first].replica)][column] = rate;
+  }
 }
 
 }  // namespace eb::measure

@@ -40,6 +40,12 @@ enum class MetricId : std::uint8_t {
   collective,
   backbone,
   control,
+  launch_latency,
+  rows_per_s,
+  aggregate_rows_per_s,
+  bare_gather,
+  bare_rows_per_s,
+  bare_aggregate_rows_per_s,
 };
 
 struct Metric {
@@ -52,6 +58,7 @@ struct Metric {
   const char* absent;  // why a configuration may not have it
   // A wait, which may rightly be zero and then has no ratio: arms are compared by what it adds to the baseline's step.
   bool wait = false;
+  bool rate = false;  // more is better; a replica's value is the least of its ranks', and layers do not add up
 };
 
 [[nodiscard]] std::span<const Metric> metrics() noexcept;
@@ -60,13 +67,17 @@ struct Metric {
 // Errors: Error(usage) "unknown metric X: nearest is Y" for a name (with or without .lN and a statistic) not in the
 // registry.
 void check_metric_name(const std::string& name);
-// Errors: Error(usage) where no step of `scenario` can have the metric: a layer without a table, a collective that its
-// groups do not have, a lookup of the stub.
+// experiment.primary. Errors: Error(usage) where no step of `scenario` can have the metric: another workload's, a layer
+// without a table, a collective that its groups do not have, a figure of the machine (BW_effective).
 void check_metric_exists(const std::string& name, const plan::Scenario& scenario);
 // For experiment.outcome. Errors: Error(usage) for a metric of a step, an unknown name, or a workload without clients.
 void check_outcome(const std::string& name, const plan::Scenario& scenario);
 // Names of the metrics that are waits.
 [[nodiscard]] std::vector<std::string> wait_metrics();
+// experiment.guards. Errors: Error(usage) where the workload of `scenario` does not have the metric.
+void check_guard(const std::string& name, const plan::Scenario& scenario);
+// Of a metric's name, with or without .lN and a statistic: false for times. Unknown names: false.
+[[nodiscard]] bool higher_is_better(const std::string& name) noexcept;
 // docs/metrics.md.
 [[nodiscard]] std::string metrics_markdown();
 
@@ -82,7 +93,7 @@ struct StepValues {
   std::uint32_t step = 0;
   std::uint16_t slot = 0;
   std::vector<std::vector<double>> per_rank;     // [rank][column]
-  std::vector<std::vector<double>> per_replica;  // [replica][column]: the maximum over the replica's ranks
+  std::vector<std::vector<double>> per_replica;  // [replica][column]: of the replica's slowest rank
 };
 
 class StepMetrics {
@@ -93,10 +104,15 @@ class StepMetrics {
   [[nodiscard]] const std::vector<Column>& columns() const noexcept { return columns_; }
   [[nodiscard]] int replicas() const noexcept { return replicas_; }
 
-  // `ranks[r]` = timeline of rank r, the same steps for all. Errors: Error(failure) where the ranks' steps differ.
-  [[nodiscard]] std::vector<StepValues> values(const std::vector<std::vector<RankStep>>& ranks) const;
+  // `ranks[r]` = timeline of rank r, the same steps for all; an idle rank's steps are without events. `windows`: of the
+  // lookup alone; the ranks' windows do not begin together, so that a replica's is its slowest rank's. Errors:
+  // Error(failure) where the ranks' steps differ.
+  [[nodiscard]] std::vector<StepValues> values(const std::vector<std::vector<RankStep>>& ranks,
+                                               bool windows = false) const;
 
  private:
+  void set_aggregate(const std::vector<std::vector<RankStep>>& ranks, std::vector<StepValues>& values, bool bare) const;
+
   plan::RunLayout layout_;
   std::vector<int> layers_;
   std::vector<Column> columns_;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr const char* kBoth = "lookup, steps";
 constexpr const char* kSteps = "steps";
+constexpr const char* kLookup = "lookup";
+constexpr const char* kNoBare = "experiment.bw_effective is off";
 constexpr const char* kNoTable = "no lookup runs with storage.backing stub";
 constexpr const char* kOneMember = "the group has one member, so nothing is exchanged";
 constexpr const char* kNotSharded = "only table_mode dp_sharded with an EDP group above 1 exchanges it";
@@ -19,20 +21,22 @@ constexpr std::array kMetrics = {
     Metric{
         MetricId::step, "step_us", "us", false, kBoth,
         "From the first start to the last end of the step over the replica's ranks. A rank's own value: its step_start "
-        "to its step_done.",
+        "to its step_done. With workload.kind lookup: a window of all tables, of the replica's slowest rank.",
         "the step did not run"},
     Metric{MetricId::hash, "hash_us", "us", false, kSteps,
            "step_start to ids_ready on the main stream, without the id exchange inside it.",
            "ids are given, not hashed"},
     Metric{MetricId::lookup, "lookup_us", "us", true, kBoth,
-           "L = f - s: from the start of the lookup on the prefetch stream to its end.", kNoTable},
-    Metric{MetricId::queue, "queue_us", "us", true, kBoth,
+           "L = f - s: from the start of the lookup on the prefetch stream to its end. With workload.kind lookup: the "
+           "window's length over its launches.",
+           kNoTable},
+    Metric{MetricId::queue, "queue_us", "us", true, kSteps,
            "q = s - r: how long a lookup that could have started stood in the prefetch stream. r is the latest of ids "
            "ready (after any exchange), the host's submission, the last read of the staging buffer by the step before, "
            "and the "
            "release where prefetch.submit is at_consume.",
            kNoTable, true},
-    Metric{MetricId::fifo_residual, "fifo_residual_us", "us", true, kBoth,
+    Metric{MetricId::fifo_residual, "fifo_residual_us", "us", true, kSteps,
            "s_i - max(r_i, f_(i-1)), f_(i-1) being the end of the lookup before it on the one prefetch stream: the "
            "part of "
            "a start that neither readiness nor the FIFO explains. It explains one observed timeline and predicts no "
@@ -109,6 +113,31 @@ constexpr std::array kMetrics = {
     Metric{MetricId::control, "control_us", "us", false, kBoth,
            "Negative control: a gather of the same shape from a private buffer, which no arm can touch.",
            "this run recorded no negative control"},
+    Metric{MetricId::launch_latency, "launch_latency_us", "us", true, kLookup,
+           "One lone launch of the lookup on an idle stream: from a mark ahead of it to its end. It holds what the "
+           "host takes to submit the kernel, which windows of many launches hide.",
+           "only workload.kind lookup has lone launches, in the first windows of a slot"},
+    Metric{MetricId::rows_per_s, "rows_per_s", "rows/s", true, kBoth,
+           "Stored rows that the rank's lookups read, over the time in which they ran. Padded heads and DEAD_ID are "
+           "no rows. Of a replica: its slowest rank.",
+           kNoTable, false, true},
+    Metric{MetricId::aggregate_rows_per_s, "aggregate_rows_per_s", "rows/s", false, kLookup,
+           "Rows a second of all readers together: the rows that every reader read during a window of the first one, "
+           "over that window's length. A window of another reader that lies in it only in part counts with that "
+           "part. One value a window of the first reader.",
+           "only workload.kind lookup has it, and of its windows those which every reader read all through", false,
+           true},
+    Metric{MetricId::bare_gather, "bare_gather_us", "us", true, kBoth,
+           "BW_effective: one launch of the bare row gather, in windows as the lookup's and a slot of its own at the "
+           "end of a block: rows drawn as the lookup's, the same table, readers, grid cap and order; no "
+           "dequantisation, no staging.",
+           kNoBare},
+    Metric{MetricId::bare_rows_per_s, "bare_rows_per_s", "rows/s", true, kBoth,
+           "BW_effective in rows: stored rows that the bare gather read, over the time in which it ran.", kNoBare,
+           false, true},
+    Metric{MetricId::bare_aggregate_rows_per_s, "bare_aggregate_rows_per_s", "rows/s", false, kBoth,
+           "BW_effective of all readers together, as aggregate_rows_per_s.",
+           "experiment.bw_effective is off, or no window was read all through by every reader", false, true},
 };
 
 constexpr std::array kStatistics = {"p50", "q1", "q3", "p95", "p99", "p99.9", "min", "mad"};
@@ -126,6 +155,17 @@ std::size_t distance(const std::string& a, const std::string& b) {
     }
   }
   return row[b.size()];
+}
+
+// Null: no such metric.
+const Metric* find_metric(const std::string& name) noexcept {
+  const std::string_view base = std::string_view(name).substr(0, name.find('.'));
+  const auto found = std::find_if(kMetrics.begin(), kMetrics.end(), [&](const Metric& m) { return base == m.name; });
+  return found == kMetrics.end() ? nullptr : &*found;
+}
+
+bool has_workload(const Metric& metric, std::string_view kind) noexcept {
+  return std::string_view(metric.workloads).find(kind) != std::string_view::npos;
 }
 
 }  // namespace
@@ -159,10 +199,35 @@ void check_metric_name(const std::string& name) {
   }
 }
 
+void check_guard(const std::string& name, const plan::Scenario& scenario) {
+  const Metric* found = find_metric(name);
+  if (found == nullptr) return;  // check_metric_name says so
+  const char* kind = plan::name(scenario.workload.kind);
+  if (has_workload(*found, kind)) return;
+  fail(Exit::usage, "experiment.guards: {} is not a metric of workload.kind {} (docs/metrics.md); name others, or []",
+       name, kind);
+}
+
+bool higher_is_better(const std::string& name) noexcept {
+  const Metric* found = find_metric(name);
+  return found != nullptr && found->rate;
+}
+
 void check_metric_exists(const std::string& name, const plan::Scenario& scenario) {
-  const std::string base = name.substr(0, name.find('.'));
-  const auto found = std::find_if(kMetrics.begin(), kMetrics.end(), [&](const Metric& m) { return base == m.name; });
-  if (found == kMetrics.end()) return;  // check_metric_name says so
+  const Metric* found = find_metric(name);
+  if (found == nullptr) return;  // check_metric_name says so
+  const char* kind = plan::name(scenario.workload.kind);
+  if (!has_workload(*found, kind)) {
+    fail(Exit::usage, "experiment.primary {}: it is a metric of workload.kind {}, this scenario's is {}", name,
+         found->workloads, kind);
+  }
+  if (found->id == MetricId::bare_gather || found->id == MetricId::bare_rows_per_s ||
+      found->id == MetricId::bare_aggregate_rows_per_s) {
+    fail(Exit::usage,
+         "experiment.primary {}: BW_effective is what lookup rates are set beside, and is not judged; use lookup_us "
+         "or rows_per_s",
+         name);
+  }
   const plan::ParallelSpec& parallel = scenario.parallel;
   bool there = true;
   switch (found->id) {
@@ -228,11 +293,12 @@ std::string metrics_markdown() {
   std::string text =
       "# Metrics\n\n"
       "Made from the registry in `harness/measure/metrics_registry.cpp`; a test compares the two.\n\n"
-      "A value belongs to one step of one replica and is the maximum over the replica's ranks; the ranks' own values "
-      "stay\n"
-      "beside it. A metric of a layer is written `name.lN` (N = backbone layer, 0-based); without the suffix it is the "
+      "A value belongs to one step of one replica and is that of the replica's slowest rank: the longest time, the "
+      "lowest\n"
+      "rate. The ranks' own values stay beside it. A metric of a layer is written `name.lN` (N = backbone layer, "
+      "0-based); without the suffix it is the "
       "sum\n"
-      "over the layers of one rank, and then the maximum over ranks. `.p50`, `.q1`, `.q3`, `.p95`, `.p99`, `.p99.9`, "
+      "over the layers of one rank (a rate: all rows over all time). `.p50`, `.q1`, `.q3`, `.p95`, `.p99`, `.p99.9`, "
       "`.min`\n"
       "and `.mad` name a statistic over the steps. A metric that a configuration does not have is `null` with the "
       "reason.\n\n"

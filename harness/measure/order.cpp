@@ -36,9 +36,18 @@ std::vector<std::size_t> shuffled(std::size_t arms, std::uint64_t seed, std::uin
 // True where `key` is one that a running rank can change between slots.
 bool is_slot_key(const std::string& key) { return key.starts_with("prefetch.") || key.starts_with("workload."); }
 
+constexpr std::int64_t kMostCalibrationWindows = 32;
+
 bool fits_allocation(const plan::Arm& control) {
   return std::all_of(control.overrides.begin(), control.overrides.end(),
                      [](const auto& entry) { return is_slot_key(entry.first); });
+}
+
+// BW_effective is measured beside the arm's lookups.
+bool has_calibration(const plan::Plan& plan, std::size_t arm) {
+  const plan::Scenario& scenario = plan.arms[arm].scenario;
+  if (scenario.storage.backing == plan::Backing::stub) return false;
+  return plan.experiment.bw_effective.value_or(scenario.workload.kind == plan::WorkloadKind::lookup);
 }
 
 // Fills checks, warm-up and blocks of a re-roll whose arms and controls are set.
@@ -63,6 +72,11 @@ void add_slots(const plan::Plan& plan, RerollPlan& reroll) {
           std::find(order.begin() + static_cast<std::ptrdiff_t>(p) + 1, order.end(), order[p]) == order.end();
       block.push_back({SlotKind::timed, order[p], b, static_cast<int>(p), plan.arms[order[p]].scenario.workload.steps,
                        last, false});
+    }
+    for (const std::size_t arm : all) {
+      if (!has_calibration(plan, arm)) continue;
+      const std::int64_t windows = std::min(plan.arms[arm].scenario.workload.steps, kMostCalibrationWindows);
+      block.push_back({SlotKind::calibration, arm, b, static_cast<int>(block.size()), windows, false, false});
     }
     reroll.blocks.push_back(std::move(block));
   }
@@ -98,6 +112,8 @@ const char* name(SlotKind kind) noexcept {
       return "timed";
     case SlotKind::observed:
       return "observed";
+    case SlotKind::calibration:
+      return "calibration";
   }
   return "?";
 }

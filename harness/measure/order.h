@@ -25,7 +25,8 @@ enum class SlotKind {
   warm_up,  // windows until the step time is steady or the cap is hit
   burn_in,  // opens a block; not timed
   timed,
-  observed,  // after all blocks, with collectors on: its times are kept apart
+  observed,     // after all blocks, with collectors on: its times are kept apart
+  calibration,  // windows of the bare row gather, once an arm at the end of a block: BW_effective
 };
 [[nodiscard]] const char* name(SlotKind kind) noexcept;
 

@@ -139,6 +139,18 @@ void take_device(const EventRecord& event, RankStep& step, const Place& place) {
     case EventKind::step_done:
       set(step.done_ns, time, what, place);
       break;
+    case EventKind::launch_start:
+      set(entry(step.singles, layer).start_ns, time, what, place);
+      break;
+    case EventKind::launch_done:
+      set(entry(step.singles, layer).done_ns, time, what, place);
+      break;
+    case EventKind::bare_start:
+      set(entry(step.bare, layer).start_ns, time, what, place);
+      break;
+    case EventKind::bare_done:
+      set(entry(step.bare, layer).done_ns, time, what, place);
+      break;
     case EventKind::control_start:
       set(step.control_start_ns, time, what, place);
       break;
@@ -172,6 +184,9 @@ void check_order(std::int64_t start, std::int64_t done, const char* what, const 
 
 void check(const RankStep& step, int rank) {
   const Place place{rank, step.slot, step.step};
+  for (const Span& one : step.singles) check_order(one.start_ns, one.done_ns, "a lone launch", place);
+  for (const Span& one : step.bare) check_order(one.start_ns, one.done_ns, "a bare gather", place);
+  if (!step.bare.empty()) return;  // windows of it are no steps
   if (step.start_ns == kNoTime || step.done_ns == kNoTime) {
     fail(Exit::failure, "rank {}: slot {} step {} has no {} event", rank, step.slot, step.step,
          step.start_ns == kNoTime ? "step_start" : "step_done");

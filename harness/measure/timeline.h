@@ -25,6 +25,9 @@ struct LookupTimes {
   std::int64_t resumed_ns = kNoTime;
   std::int64_t next_enqueued_ns = kNoTime;  // host time at which the main stream's next kernel was enqueued
   std::int64_t previous_done_ns = kNoTime;  // f of the lookup before it in the FIFO; kNoTime: none known
+  // Set by who knows the batch: launches between s and f (a window has several), and stored rows of one launch.
+  std::int64_t launches = 1;
+  std::int64_t rows = 0;
 
   [[nodiscard]] bool complete() const noexcept;
   [[nodiscard]] std::int64_t queue_ns() const noexcept { return start_ns - ready_ns; }  // q
@@ -73,6 +76,15 @@ struct GateTimes {  // wkv and gate of one Engram layer
   std::int64_t gate_done_ns = kNoTime;
 };
 
+// A stretch of the rank's stream: windows of the bare gather, or a lone launch.
+struct Span {
+  int layer = -1;
+  std::int64_t start_ns = kNoTime;
+  std::int64_t done_ns = kNoTime;
+  std::int64_t launches = 1;
+  std::int64_t rows = 0;
+};
+
 struct RankStep {
   std::uint32_t step = 0;
   std::uint16_t slot = 0;
@@ -82,14 +94,16 @@ struct RankStep {
   std::int64_t control_start_ns = kNoTime;  // negative control
   std::int64_t control_done_ns = kNoTime;
   std::vector<LookupTimes> lookups;  // in the order of their layers
+  std::vector<Span> singles;         // lone launches of the lookup, one a layer
+  std::vector<Span> bare;            // BW_effective's row gather, one a layer; such a step has no start and no end
   std::vector<CollectiveTimes> collectives;
   std::vector<LayerTimes> backbone;
   std::vector<GateTimes> gates;
 };
 
 // Steps of one rank and slot, ascending. `fifo`: one prefetch stream, so that a lookup follows the one before it, over
-// steps too. Errors: Error(failure) naming rank, slot and step for a step without its start or end, for an event twice,
-// a kind that is not known, or an interval that ends before it begins.
+// steps too. Errors: Error(failure) naming rank, slot and step for a step (other than of the bare gather) without its
+// start or end, for an event twice, a kind that is not known, or an interval that ends before it begins.
 [[nodiscard]] std::vector<RankStep> build_timeline(std::span<const rank::EventRecord> events, bool fifo, int rank);
 
 }  // namespace eb::measure

@@ -1,5 +1,7 @@
 #include "harness/plan/checks.h"
 
+#include <algorithm>
+
 #include "harness/base/error.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/unbuilt.h"
@@ -79,18 +81,77 @@ void check_workload(const Scenario& scenario) {
     fail(Exit::usage, "workload.tokens.constant {} is out of the vocabulary (0..{})", workload.tokens.constant,
          scenario.model.base.raw_vocab - 1);
   }
-  if (workload.active_readers > scenario.ranks()) {
-    fail(Exit::usage, "workload.active_readers {}: there are {} ranks", workload.active_readers, scenario.ranks());
-  }
 }
 
-void check_device(const Scenario& scenario) {
+void check_readers(const Scenario& scenario) {
+  const ActiveReaders& readers = scenario.workload.active_readers;
+  if (scenario.workload.kind != WorkloadKind::lookup) {
+    if (readers.first > 0 || !readers.ranks.empty()) {
+      fail(Exit::usage,
+           "workload.active_readers is for workload.kind lookup, found {}: in a step every rank takes part",
+           name(scenario.workload.kind));
+    }
+    return;
+  }
+  if (readers.first > scenario.ranks()) {
+    fail(Exit::usage, "workload.active_readers {}: there are {} ranks (parallel.tp x parallel.dp)", readers.first,
+         scenario.ranks());
+  }
+  std::vector<int> sorted = readers.ranks;
+  std::sort(sorted.begin(), sorted.end());
+  if (!sorted.empty() && sorted.back() >= scenario.ranks()) {
+    fail(Exit::usage, "workload.active_readers names rank {}: there are {} ranks, counted from 0", sorted.back(),
+         scenario.ranks());
+  }
+  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end()) {
+    fail(Exit::usage, "workload.active_readers names rank {} twice", *twice);
+  }
+  const plan::RunLayout layout =
+      make_layout(scenario, engram::make_geometry(scenario.model.base, scenario.model.table_scale));
+  for (const RankPlace& place : layout.ranks) {
+    if (!readers.reads(place.rank)) continue;
+    if (scenario.parallel.table_mode == TableMode::dp_sharded) return;  // every replica's tokens are looked up by all
+    for (const Batch& batch : scenario.workload.batches_of(place.replica)) {
+      if (batch.decode > 0 || !batch.prefill.empty()) return;
+    }
+  }
+  fail(Exit::usage, "workload.active_readers: no reading rank has a token in any step");
+}
+
+// What the lookup alone does not have.
+void check_lookup_alone(const Scenario& scenario) {
+  if (scenario.workload.kind != WorkloadKind::lookup) {
+    if (scenario.workload.window_launches > 0) {
+      fail(Exit::usage, "workload.window_launches is for workload.kind lookup, found {}", name(scenario.workload.kind));
+    }
+    return;
+  }
+  const auto refuse = [](const char* key, const std::string& found, const char* why, const char* use) {
+    fail(Exit::usage, "{} {} with workload.kind lookup: {}; use {}", key, found, why, use);
+  };
+  if (scenario.storage.backing == Backing::stub)
+    refuse("storage.backing", "stub", "without a lookup nothing is left to time", "a backing with a table");
+  if (scenario.prefetch.submit == Submit::at_consume)
+    refuse("prefetch.submit", "at_consume", "nothing consumes the rows", "early");
+  if (scenario.prefetch.streams == Streams::per_layer)
+    refuse("prefetch.streams", "per_layer", "windows of one table follow those of another", "fifo");
+  if (scenario.prefetch.graph != "off")
+    refuse("prefetch.graph", scenario.prefetch.graph, "a graph holds the pieces between lookups", "off");
+  if (scenario.parallel.ep > 1)
+    refuse("parallel.ep", std::to_string(scenario.parallel.ep), "there is no layer to exchange in", "1");
+  if (scenario.fault.kind == "late_lookup")
+    refuse("fault.kind", "late_lookup", "no consumer is there to be late for", "skip_lookup");
+}
+
+void check_device(const Scenario& scenario, bool control) {
   const auto listed = scenario.device.rank_devices.size();
   if (listed != 0 && listed != static_cast<std::size_t>(scenario.ranks())) {
     fail(Exit::usage, "device.rank_map lists {} devices for {} ranks", listed, scenario.ranks());
   }
   const BackendKind backend = scenario.device.backend;
-  if (scenario.storage.backing == Backing::hbm && (backend == BackendKind::cpu || backend == BackendKind::fake)) {
+  // A control that the backend cannot do is left out of the run, by name.
+  if (!control && scenario.storage.backing == Backing::hbm &&
+      (backend == BackendKind::cpu || backend == BackendKind::fake)) {
     fail(Exit::usage,
          "storage.backing hbm is device memory: it needs device.backend cuda, found {}; stub is a bound too",
          name(backend));
@@ -143,9 +204,11 @@ void check_scenario(const Scenario& scenario, bool control, const std::string& f
   const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
   static_cast<void>(make_layout(scenario, geometry));
   check_model(scenario, geometry);
-  check_device(scenario);
+  check_device(scenario, control);
   check_storage(scenario);
   check_workload(scenario);
+  check_readers(scenario);
+  check_lookup_alone(scenario);
   check_fault(scenario);
   check_bounds(scenario, control, factor);
   check_unbuilt(scenario);

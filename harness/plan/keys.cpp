@@ -13,7 +13,8 @@ namespace {
 
 // "1 to 64", "above 0 and up to 1".
 std::string range_text(const Key& key) {
-  const bool is_integer = key.type == Type::integer || key.type == Type::integers || key.type == Type::text_or_integers;
+  const bool is_integer = key.type == Type::integer || key.type == Type::integers ||
+                          key.type == Type::text_or_integers || key.type == Type::readers;
   if (is_integer) return fmt::format("from {} to {}", key.low, key.high);
   if (key.low_excluded) return fmt::format("above {} and up to {}", key.number_low, key.number_high);
   return fmt::format("from {} to {}", key.number_low, key.number_high);
@@ -91,6 +92,9 @@ bool fits(const Key& key, const Json& value) {
       return number_in_range(key, value) || text_fits(value);
     case Type::text_or_integers:
       return text_fits(value) || (integers_fit() && !value.empty());
+    case Type::readers:
+      return text_fits(value) || (integers_fit() && !value.empty()) ||
+             (integer_in_range(key, value) && value.get<double>() >= 1);
     case Type::number_map:
       return value.is_object() && value.size() <= key.max_items &&
              std::all_of(value.begin(), value.end(), [&](const Json& entry) { return number_in_range(key, entry); });
@@ -158,6 +162,10 @@ std::string Key::expected() const {
       break;
     case Type::text_or_integers:
       text = fmt::format("{} or a list of integers {}", one_of(values), range_text(*this));
+      break;
+    case Type::readers:
+      text = fmt::format("{}, a number of ranks from 1 to {}, or a list of ranks {}", one_of(values), high,
+                         range_text(*this));
       break;
     case Type::number_map:
       text = fmt::format("an object whose values are numbers {}", range_text(*this));

@@ -27,6 +27,7 @@ enum class Type {
   texts,             // list of strings
   number_or_text,    // prefetch.grid_cap
   text_or_integers,  // device.rank_map
+  readers,           // workload.active_readers: a text, a number of ranks, or a list of ranks
   number_map,        // object: any name -> number
   value_map,         // object: any name -> any value (experiment.arms)
   override_map,      // object: name -> {key: value} (experiment.controls)

@@ -42,9 +42,45 @@ void add_batch_rows(std::vector<Key>& rows) {
   rows.push_back(replica);
 }
 
+// Keys of workload.kind lookup.
+void add_lookup_rows(std::vector<Key>& rows) {
+  Key readers;
+  readers.path = "workload.active_readers";
+  readers.type = Type::readers;
+  readers.fallback = "all";
+  readers.values = {"all"};
+  readers.low = 0;
+  readers.high = 4095;
+  readers.doc =
+      "workload.kind lookup: the ranks that read: all, the first N of them, or a list. The others map and register "
+      "their tables and stay idle.";
+  readers.set = [](Target& t, const Json& value) {
+    ActiveReaders& active = workload(t).active_readers;
+    active = ActiveReaders{};
+    if (value.is_number()) active.first = value.get<int>();
+    if (value.is_array()) {
+      for (const Json& rank : value) active.ranks.push_back(rank.get<int>());
+    }
+  };
+  readers.get = [](Target& t) {
+    const ActiveReaders& active = workload(t).active_readers;
+    if (!active.ranks.empty()) return Json(active.ranks);
+    return active.first > 0 ? Json(active.first) : Json("all");
+  };
+  rows.push_back(readers);
+  rows.push_back(with_unit(
+      integer_key(
+          "workload.window_launches", 0, 4096, 0,
+          "workload.kind lookup: launches of each table in a timed window; 0: as many as fill 200 us, found by "
+          "each rank before its first window.",
+          [](Target & t) -> auto& { return workload(t).window_launches; }),
+      "launches"));
+}
+
 void add_workload_rows(std::vector<Key>& rows) {
   rows.push_back(enum_key("workload.kind", workload_kinds(), "steps",
-                          "steps: fixed batches. lookup: the lookup kernel alone. replay: arrivals, a scheduler and "
+                          "steps: fixed batches. lookup: the lookup kernel alone; a step is a window of launches. "
+                          "replay: arrivals, a scheduler and "
                           "SLOs. remote: rows of other ranks.",
                           [](Target & t) -> auto& { return workload(t).kind; }, {"replay", "remote"}));
   add_batch_rows(rows);
@@ -64,9 +100,7 @@ void add_workload_rows(std::vector<Key>& rows) {
       "workload.index_state", index_states(), "rotated",
       "rotated: fresh rows in each step, over a wide range. repeat: one fixed row sequence.",
       [](Target & t) -> auto& { return workload(t).index_state; }));
-  rows.push_back(integer_key(
-      "workload.active_readers", 0, 4096, 0, "workload.kind lookup: ranks that read; 0: all of them.",
-      [](Target & t) -> auto& { return workload(t).active_readers; }));
+  add_lookup_rows(rows);
 }
 
 void add_token_rows(std::vector<Key>& rows) {
@@ -226,6 +260,19 @@ void add_inject_rows(std::vector<Key>& rows) {
       "Run a gather from a private buffer before each timed step, where the experiment has two arms and two pairs or "
       "more; a verdict is void where its time moves with the arm.",
       [](Target & t) -> auto& { return t.experiment->negative_control; }));
+  Key bare;
+  bare.path = "experiment.bw_effective";
+  bare.type = Type::boolean;
+  bare.doc =
+      "Close each block with a slot of the bare row gather (no dequantisation, no staging) over rows drawn as the "
+      "lookup's, with the same readers: BW_effective, which lookup rates are set beside. null: with workload.kind "
+      "lookup.";
+  bare.nullable = true;
+  bare.set = [](Target& t, const Json& value) {
+    t.experiment->bw_effective = value.is_null() ? std::nullopt : std::optional(value.get<bool>());
+  };
+  bare.get = [](Target& t) { return t.experiment->bw_effective ? Json(*t.experiment->bw_effective) : Json(); };
+  rows.push_back(bare);
   Key stage = text_key(
       "experiment.inject.stage", Json(),
       "Real extra work in this stage of one arm, to see whether the experiment finds it: lookup, front (backbone "

@@ -186,6 +186,10 @@ void check_injection(const Plan& plan) {
     if (arm.scenario.workload.warmup < 1) {
       fail(Exit::usage, "experiment.inject needs workload.warmup: the stage is timed before work is added");
     }
+    if (inject.stage != "lookup" && arm.scenario.workload.kind == WorkloadKind::lookup) {
+      fail(Exit::usage, "experiment.inject.stage {}: workload.kind lookup has no other stage than lookup",
+           inject.stage);
+    }
     if (inject.stage == "gather" && arm.scenario.parallel.tp == 1) {
       fail(Exit::usage, "experiment.inject.stage gather: with parallel.tp 1 nothing is gathered");
     }

@@ -125,6 +125,13 @@ struct Batch {
   int replica = -1;                   // -1: every replica
 };
 
+// workload.active_readers: which ranks read; the others hold their tables and stay idle.
+struct ActiveReaders {
+  int first = 0;           // the first N ranks; 0: all, or those of the list
+  std::vector<int> ranks;  // a list
+  [[nodiscard]] bool reads(int rank) const noexcept;
+};
+
 struct WorkloadSpec {
   WorkloadKind kind = WorkloadKind::steps;
   // Step s uses entry s % size of each replica's list: entries with replica -1 or that replica, in order. A replica
@@ -135,7 +142,8 @@ struct WorkloadSpec {
   std::int64_t burn_in = 0;  // untimed steps before each block
   TokenSpec tokens;
   IndexState index_state = IndexState::rotated;
-  int active_readers = 0;  // workload lookup: ranks that read (0 = all)
+  ActiveReaders active_readers;      // kind lookup
+  std::int64_t window_launches = 0;  // kind lookup: launches of a table in a window; 0: the rank finds out
 
   [[nodiscard]] std::vector<Batch> batches_of(int replica) const;
   // Tokens of replica `replica` in step `step`.
@@ -200,6 +208,7 @@ struct ExperimentSpec {
   bool observed_pass = true;       // after the timed pass, one with collectors on
   bool negative_control = true;    // where there are two arms and two pairs or more
   InjectSpec inject;
+  std::optional<bool> bw_effective;  // close blocks with the bare row gather; none: where the lookup runs alone
 };
 
 struct Arm {
@@ -212,10 +221,16 @@ struct Arm {
   std::string provenance;  // stock: the vLLM flags that give it; research: what makes it so
 };
 
+struct SkippedControl {
+  std::string name;
+  std::string why;
+};
+
 struct Plan {
   Scenario base;
   ExperimentSpec experiment;
-  std::vector<Arm> arms;  // arms first, then controls
+  std::vector<Arm> arms;                         // arms first, then controls
+  std::vector<SkippedControl> skipped_controls;  // left out of `arms`: this machine cannot run them
   // True where the factor changes only prefetch.* or workload.*: arms alternate inside one re-roll. False: each arm
   // allocates anew.
   bool arms_share_allocation = true;

@@ -51,6 +51,13 @@ Json value_schema(const Key& key) {
       list["minItems"] = 1;
       return Json{{"anyOf", Json::array({text_schema(key), list})}};
     }
+    case Type::readers: {
+      Key count = key;
+      count.low = 1;
+      Json list = list_schema(key, integer_schema(key));
+      list["minItems"] = 1;
+      return Json{{"anyOf", Json::array({text_schema(key), integer_schema(count), list})}};
+    }
     case Type::number_map:
       return map_schema(key, number_schema(key));
     case Type::value_map: {

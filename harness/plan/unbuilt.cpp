@@ -20,7 +20,6 @@ bool matches(const Unbuilt& entry, const std::string& value) {
 const std::vector<Unbuilt>& unbuilt() {
   static const std::vector<Unbuilt> list{
       {"model.preset", "deepep-default", "a preset whose ids come from the hash"},
-      {"workload.kind", "lookup", "steps"},
       {"workload.kind", "replay", "steps"},
       {"workload.kind", "remote", "steps"},
   };

@@ -11,6 +11,11 @@ std::int64_t tokens_of(const Batch& batch) {
 }
 }  // namespace
 
+bool ActiveReaders::reads(int rank) const noexcept {
+  if (!ranks.empty()) return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  return first == 0 || rank < first;
+}
+
 std::vector<Batch> WorkloadSpec::batches_of(int replica) const {
   std::vector<Batch> own;
   std::copy_if(batches.begin(), batches.end(), std::back_inserter(own),

@@ -59,6 +59,8 @@ int cuda_device(const plan::Scenario& scenario, int rank, int devices) {
 
 std::vector<int> cuda_device_nodes() { return backend::cuda::probe().numa_nodes; }
 
+std::vector<std::int64_t> cuda_device_memory() { return backend::cuda::probe().memory_bytes; }
+
 plan::BackendKind resolve_backend(plan::BackendKind kind) {
   if (kind != plan::BackendKind::auto_) return kind;
   return backend::cuda::probe().devices > 0 ? plan::BackendKind::cuda : plan::BackendKind::cpu;

@@ -18,6 +18,8 @@ namespace eb::rank {
 [[nodiscard]] int cuda_device(const plan::Scenario& scenario, int rank, int devices);
 // NUMA node of each CUDA device, -1 where the system states none.
 [[nodiscard]] std::vector<int> cuda_device_nodes();
+// Memory of each CUDA device in bytes, 0 where it is not known.
+[[nodiscard]] std::vector<std::int64_t> cuda_device_memory();
 
 // Errors: Error(skipped) for cuda on a machine without a device.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(const RankContext& context);

@@ -151,7 +151,8 @@ class Rank {
     tick();
     const plan::Scenario arm = plan::scenario_from_json(slot.prefetch_json);
     const SlotResult result = runner_->run(slot, arm);
-    control::SlotDone done{slot.slot, result.events.size(), result.facts_json, result.trace_json};
+    control::SlotDone done{slot.slot, result.events.size(), result.facts_json, result.trace_json,
+                           result.window_launches};
     const std::size_t bytes = result.events.size() * sizeof(EventRecord);
     const UniqueFd events = make_memfd("engram-bench events", std::max<std::size_t>(bytes, 1));
     if (bytes > 0) {

@@ -22,7 +22,7 @@ Derivation::Derivation(const std::string& path, const Json& result, const Json& 
     obstacle_ = "the run stored no event";
     return;
   }
-  read_plan(path, plan);
+  read_plan(path, plan, result);
   if (!obstacle_.empty()) return;
   const std::vector<measure::Column> columns = measure::StepMetrics(layouts_.front(), layers_).columns();
   std::set<std::string> known;
@@ -41,13 +41,21 @@ void Derivation::read_slots(const Json& result) {
     slot.reroll = json.at("reroll").get<int>();
     slot.first_step = json.at("first_step").get<std::int64_t>();
     slot.steps = json.at("steps").get<std::int64_t>();
+    if (const Json launches = json.value("window_launches", Json()); launches.is_array()) {
+      slot.window_launches = launches.get<std::vector<std::int64_t>>();
+    }
     slots_[json.at("slot").get<int>()] = slot;
   }
 }
 
-void Derivation::read_plan(const std::string& path, const Json& plan) {
+void Derivation::read_plan(const std::string& path, const Json& plan, const Json& result) {
   try {
     plan_ = plan::parse_plan(plan.at("plan").dump(), path, {});
+    // Controls that the machine could not run are in the plan and not in the run's order.
+    std::erase_if(plan_.arms, [&](const plan::Arm& arm) {
+      return arm.control && std::none_of(result.at("arms").begin(), result.at("arms").end(),
+                                         [&](const Json& one) { return one.at("name") == arm.name; });
+    });
     for (const plan::Arm& arm : plan_.arms) {
       const engram::Geometry geometry = engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale);
       layouts_.push_back(plan::make_layout(arm.scenario, geometry));
@@ -110,10 +118,13 @@ void Derivation::derive(int slot) {
   std::vector<std::span<const rank::EventRecord>> events(layout.ranks.size());
   for (std::size_t r = 0; r < events.size(); ++r) {
     if (found != events_.end() && r < found->second.size()) events[r] = found->second[r];
-    if (events[r].empty()) fail(Exit::bad_data, "{}: rank {} has samples and no events in slot {}", path_, r, slot);
+    const bool idle = r < about.window_launches.size() && about.window_launches[r] == 0;
+    if (events[r].empty() && !idle)
+      fail(Exit::bad_data, "{}: rank {} has samples and no events in slot {}", path_, r, slot);
   }
   try {
-    values_ = measure::slot_values(events, plan_.arms[arm].scenario, about.steps, layout, layers_);
+    values_ = measure::slot_values(events, plan_.arms[arm].scenario,
+                                   {about.steps, about.first_step, about.window_launches}, layout, layers_);
   } catch (const Error& error) {
     fail(Exit::bad_data, "{}: the events of slot {} give no samples: {}", path_, slot, error.what());
   }
@@ -155,7 +166,7 @@ void Derivation::check(const SampleLine& line) {
 
 void Derivation::check_none_missing(bool complete) const {
   for (const auto& [number, slot] : slots_) {
-    if (slot.kind != "timed" || !allocated_for_.contains(slot.reroll)) continue;
+    if ((slot.kind != "timed" && slot.kind != "calibration") || !allocated_for_.contains(slot.reroll)) continue;
     if (slot.lines == 0 && (!complete || !events_.contains(number))) continue;
     const plan::RunLayout& layout = layouts_[allocated_for_.at(slot.reroll)];
     std::set<int> replicas;

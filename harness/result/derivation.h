@@ -42,10 +42,11 @@ class Derivation {
     int reroll = 0;
     std::int64_t first_step = 0;
     std::int64_t steps = 0;
+    std::vector<std::int64_t> window_launches;  // by rank; empty: steps of a model
     std::size_t lines = 0;
   };
   void read_slots(const Json& result);
-  void read_plan(const std::string& path, const Json& plan);
+  void read_plan(const std::string& path, const Json& plan, const Json& result);
   void read_events_of(const std::string& path);
   void derive(int slot);
   [[nodiscard]] const Slot& slot_of(const SampleLine& line) const;

@@ -5,6 +5,7 @@
 #include "harness/base/error.h"
 #include "harness/result/cells_json.h"
 #include "harness/result/judgement.h"
+#include "harness/result/lookup_rates.h"
 #include "harness/result/pair_figures.h"
 #include "harness/result/record.h"
 
@@ -86,6 +87,7 @@ Json rank_work(int rank, const RankWork& work) {
           {"padded_share", padded},
           {"runnable_threads", work.threads},
           {"host", host_work(work)},
+          {"windows", work.windows},
           {"lookups", lookups},
           {"collectives", collectives},
           {"setup_collectives", work.setup_collectives}};
@@ -261,6 +263,8 @@ Json checks_section(const Record& record) {
 Json slots_section(const Record& record) {
   Json list = Json::array();
   for (const measure::SlotInfo& slot : record.slots) {
+    const bool windows = slot.plan.kind == measure::SlotKind::calibration ||
+                         record.plan->arms[slot.plan.arm].scenario.workload.kind == plan::WorkloadKind::lookup;
     list.push_back(
         {{"slot", slot.slot},
          {"kind", measure::name(slot.plan.kind)},
@@ -270,6 +274,7 @@ Json slots_section(const Record& record) {
          {"position", slot.plan.position < 0 ? Json(nullptr) : Json(slot.plan.position)},
          {"first_step", slot.first_step},
          {"steps", slot.plan.steps},
+         {"window_launches", windows ? Json(slot.window_launches) : Json(nullptr)},
          {"wall_us",
           record.figures_allowed() ? Json(static_cast<double>(slot.end_ns - slot.start_ns) / 1000.0) : Json(nullptr)}});
   }
@@ -293,6 +298,7 @@ Json result_document(const Record& record) {
   document["checks"] = checks_section(record);
   document["arms"] = arms_section(record);
   document["cells"] = cells_section(record);
+  document["lookup_rates"] = lookup_rates(document["cells"]);
   document["evidence"] = evidence_section(record);
   const Judgement judgement = judgement_of(record, document["evidence"]);
   document["comparisons"] = judgement.comparisons;

@@ -311,6 +311,12 @@ std::vector<Warning> derived_warnings(const Record& record) {
                     "Remove experiment.inject to measure the machine.",
                     {{"percent", inject.percent}}});
   }
+  for (const plan::SkippedControl& one : record.plan->skipped_controls) {
+    list.push_back({"control_skipped",
+                    fmt::format("Control {} did not run: {}.", one.name, one.why),
+                    "Run on a machine that has what it needs; the arms stand without it.",
+                    {{"control", one.name}}});
+  }
   if (record.single_node) {
     list.push_back(
         {"single_node",
@@ -333,6 +339,20 @@ std::vector<Warning> derived_warnings(const Record& record) {
   if (record.plan->base.device.backend == plan::BackendKind::fake) {
     list.push_back({"virtual_time", "The fake backend scripts its durations; they say nothing about a machine.",
                     "Set device.backend to cpu or cuda.", Json::object()});
+  }
+  std::int64_t short_windows = 0;
+  for (const auto& arm : record.work) {
+    for (const auto& [rank, work] : arm) {
+      if (work.windows.is_object()) short_windows += work.windows.value("short_windows", std::int64_t{0});
+    }
+  }
+  if (short_windows > 0) {
+    list.push_back({"short_windows",
+                    fmt::format("{} timed windows of the lookup are shorter than 200 us, so that the clock and the "
+                                "launches' ends weigh in them.",
+                                short_windows),
+                    "Raise workload.window_launches, or leave it 0.",
+                    {{"windows", short_windows}}});
   }
   for (std::size_t a = 0; a < record.plan->arms.size(); ++a) {
     const plan::Scenario& scenario = record.plan->arms[a].scenario;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "harness/measure/metrics.h"
 #include "harness/stats/summary.h"
 
 namespace eb::result {
@@ -112,6 +113,7 @@ evidence::Finding PairFigures::judge(const std::string& baseline, const std::str
   const MetricName name = split_metric(metric);
   evidence::Cell cell;
   cell.metric = metric;
+  cell.lower_is_better = !measure::higher_is_better(metric);
   bool enough = true;
   cell.pairs =
       pairs(baseline, values_of(baseline, name.column), arm, values_of(arm, name.column), name.statistic, enough);

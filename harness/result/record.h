@@ -65,6 +65,7 @@ struct RankWork {
   std::int64_t wall_ns = 0;
   std::optional<std::int64_t> launches;
   std::map<int, std::int64_t> lookup_units;  // by layer: most distinct SMs that a lookup ran on, in slots not timed
+  Json windows;  // workload.kind lookup: kernel, launches of a window, windows below their length; null: steps
 };
 
 // The devices after a block, while its ranks still hold them.

@@ -196,6 +196,7 @@ void RunWriter::slot_done(const measure::SlotInfo& slot, const std::vector<super
     }
   }
   const bool timed = slot.plan.kind == measure::SlotKind::timed;
+  const bool calibration = slot.plan.kind == measure::SlotKind::calibration;
   std::vector<Json> facts(reports.size());
   for (std::size_t i = 0; i < reports.size(); ++i) {
     facts[i] = Json::parse(reports[i].facts_json, nullptr, false);
@@ -213,14 +214,14 @@ void RunWriter::slot_done(const measure::SlotInfo& slot, const std::vector<super
       std::int64_t& units = record_.work[slot.plan.arm][reports[i].rank].lookup_units[one.at("layer").get<int>()];
       units = std::max(units, one.at("units").get<std::int64_t>());
     }
-    if (!timed) continue;
-    add_work(slot, reports[i].rank, facts[i]);
+    if (!timed && !calibration) continue;
+    if (timed) add_work(slot, reports[i].rank, facts[i]);
     std::vector<rank::EventRecord>& events = block_events_[reports[i].rank];
     events.insert(events.end(), reports[i].events.begin(), reports[i].events.end());
   }
   if (slot.plan.check) add_check(slot, facts);
   if (slot.plan.kind == measure::SlotKind::observed) add_observed(slot, facts, values);
-  if (!timed) return;
+  if (!timed && !calibration) return;
   for (const measure::StepValues& step : values) {
     record_.cells->add(slot.plan.arm, slot.reroll, slot.plan.block, step);
   }
@@ -261,6 +262,11 @@ void RunWriter::add_work(const measure::SlotInfo& slot, int rank, const Json& fa
   work.own_tokens += facts.value("own_tokens", std::int64_t{0});
   work.common_slot_tokens += facts.value("common_slot_tokens", std::int64_t{0});
   work.threads = std::max(work.threads, facts.value("threads", 0));
+  if (Json window = facts.value("window", Json()); window.is_object()) {
+    const std::int64_t earlier = work.windows.is_object() ? work.windows.value("short_windows", std::int64_t{0}) : 0;
+    window["short_windows"] = earlier + window.value("short_windows", std::int64_t{0});
+    work.windows = std::move(window);
+  }
   const Json host = facts.value("host", Json::object());
   work.host_enqueue_ns += host.value("enqueue_ns", std::int64_t{0});
   work.wall_ns += host.value("wall_ns", std::int64_t{0});

@@ -19,6 +19,7 @@
 #include "harness/result/folder.h"
 #include "harness/result/json_value.h"
 #include "harness/result/judgement.h"
+#include "harness/result/lookup_rates.h"
 
 namespace eb::result {
 
@@ -82,6 +83,13 @@ void check_no_cell_lost(const std::string& path, const Json& result, const Sampl
       fail(Exit::bad_data, "{}: the samples have {} of arm {}, the result has no such cell", path, key.second,
            key.first);
     }
+  }
+}
+
+// The lookup rates must be what the cells say. Results of before they were written have none.
+void check_lookup_rates(const std::string& path, const Json& result) {
+  if (result.contains("lookup_rates") && result.at("lookup_rates") != lookup_rates(result.at("cells"))) {
+    fail(Exit::bad_data, "{}/result.json: the lookup rates are not what the cells give", path);
   }
 }
 
@@ -219,6 +227,7 @@ VerifyReport verify(const std::string& path) {
     const Samples samples = check_samples(path, result, plan, report);
     check_cells(path, result, samples);
     check_no_cell_lost(path, result, samples);
+    check_lookup_rates(path, result);
     check_basis(path, result, plan);
     report.verdicts = check_verdicts(path, result, samples);
   } catch (const Json::exception& error) {

@@ -24,6 +24,7 @@ constexpr std::int64_t kCudaProcessBytes = 1LL << 30;
 constexpr std::int64_t kBf16Bytes = 2;
 
 std::int64_t weights_of_rank(const plan::Scenario& scenario, const engram::Geometry& geometry) {
+  if (scenario.workload.kind == plan::WorkloadKind::lookup) return 0;
   const engram::Model& model = scenario.model.base;
   const plan::Backbone& backbone = scenario.model.backbone;
   const std::int64_t wkv = std::int64_t{model.hidden} * (model.hc_mult + 1) * geometry.columns * model.dim;
@@ -42,6 +43,12 @@ std::int64_t buffers_of_rank(const plan::Scenario& scenario, const plan::RunLayo
       engram::make_ledger(geometry, plan::ledger_input(scenario, layout)).staging_bytes_per_rank;
   const std::int64_t group = scenario.parallel.table_mode == plan::TableMode::dp_sharded ? layout.edp_group_size : 1;
   const auto layers = static_cast<std::int64_t>(geometry.layers.size());
+  if (scenario.workload.kind == plan::WorkloadKind::lookup) {
+    // Ids of all launches of a slot: of a large batch a launch and a lone one, of a small one as many as fill a window.
+    constexpr std::int64_t kWindowTokens = 1024;
+    const std::int64_t window = std::max({2 * tokens, kWindowTokens, scenario.workload.window_launches * tokens});
+    return staging + window * group * scenario.workload.steps * geometry.columns * layers * 4;
+  }
   const std::int64_t gathered = tokens * geometry.columns * model.dim * kBf16Bytes * layers * 2 * group;
   const std::int64_t kv = tokens * model.hidden * (model.hc_mult + 1) * kBf16Bytes * 2;
   const std::int64_t hidden = tokens * model.hidden * model.hc_mult * kBf16Bytes * 4;

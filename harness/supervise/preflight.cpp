@@ -39,17 +39,35 @@ void check_shm_folder() {
   }
 }
 
+// storage.backing hbm: the tables of a device's ranks, with a seventh more for what a step needs, must fit into its
+// memory.
+void check_device_memory(const plan::Scenario& scenario, const plan::RunLayout& layout) {
+  const std::vector<std::int64_t> memory = rank::cuda_device_memory();
+  if (memory.empty()) return;  // no GPU: said elsewhere
+  std::vector<std::int64_t> need(memory.size());
+  for (const plan::RankPlace& place : layout.ranks) {
+    const int device = rank::cuda_device(scenario, place.rank, static_cast<int>(memory.size()));
+    need.at(static_cast<std::size_t>(device)) += layout.backings.at(static_cast<std::size_t>(place.backing)).bytes;
+  }
+  for (std::size_t i = 0; i < need.size(); ++i) {
+    if (memory[i] == 0 || need[i] / 7 * 8 <= memory[i]) continue;
+    fail(Exit::skipped, "storage.backing hbm: tables of {} do not fit into the {} of device {}",
+         placement::human_bytes(need[i]), placement::human_bytes(memory[i]), i);
+  }
+}
+
 void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const plan::Scenario& scenario,
                const placement::Topology& topology, bool rehearsal) {
   const auto check = [&](const std::function<void()>& body) { try_check(obstacles, arm, body); };
   check([&] {
     const std::string missing = rank::missing_backend(scenario.device.backend);
     if (!missing.empty()) throw Error(Exit::skipped, missing);
-    // A plan refuses these on the CPU by name; here `auto` has come to it.
-    if (rank::resolve_backend(scenario.device.backend) != plan::BackendKind::cpu) return;
-    if (scenario.storage.backing == plan::Backing::hbm) {
-      fail(Exit::skipped, "storage.backing hbm needs a GPU, and device.backend auto finds none here");
+    const plan::BackendKind backend = rank::resolve_backend(scenario.device.backend);
+    if (scenario.storage.backing == plan::Backing::hbm && backend != plan::BackendKind::cuda) {
+      fail(Exit::skipped, "storage.backing hbm needs a GPU; device.backend here is {}", plan::name(backend));
     }
+    // A plan refuses this on the CPU by name; here `auto` has come to it.
+    if (backend != plan::BackendKind::cpu) return;
     if (scenario.storage.backing == plan::Backing::cuda_host_numa) {
       fail(Exit::skipped, "storage.backing cuda-host-numa needs a GPU, and device.backend auto finds none here");
     }
@@ -79,6 +97,7 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
         static_cast<void>(placement::resolve(plan::policy_of(scenario.storage, backing), topology));
       }
     }
+    if (scenario.storage.backing == plan::Backing::hbm) check_device_memory(scenario, layout);
     check([&] { require_huge_pages(scenario, layout, topology); });
     const std::size_t arena = backend::arena_bytes(rank::run_groups(layout));
     require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena)),
@@ -110,13 +129,35 @@ int order_of(Exit exit) {
   }
 }
 
+// Why a control cannot run on this machine; null: it can, or it is an arm.
+const Obstacle* lacks_something(const plan::Arm& arm, const std::vector<Obstacle>& obstacles) {
+  if (!arm.control) return nullptr;
+  const auto found =
+      std::find_if(obstacles.begin(), obstacles.end(), [](const Obstacle& one) { return one.exit == Exit::skipped; });
+  return found == obstacles.end() ? nullptr : &*found;
+}
+
 }  // namespace
+
+void skip_controls(plan::Plan& plan, bool rehearsal) {
+  const placement::Topology topology = placement::read_topology(placement::Devices::skip);
+  std::erase_if(plan.arms, [&](const plan::Arm& arm) {
+    if (!arm.control) return false;
+    std::vector<Obstacle> own;
+    check_arm(own, "", arm.scenario, topology, rehearsal);
+    const Obstacle* why = lacks_something(arm, own);
+    if (why != nullptr) plan.skipped_controls.push_back({arm.name, why->text});
+    return why != nullptr;
+  });
+}
 
 std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal) {
   std::vector<Obstacle> found;
   const placement::Topology topology = placement::read_topology(placement::Devices::skip);
   for (const plan::Arm& arm : plan.arms) {
-    check_arm(found, plan.arms.size() > 1 ? arm.name : "", arm.scenario, topology, rehearsal);
+    std::vector<Obstacle> own;
+    check_arm(own, plan.arms.size() > 1 ? arm.name : "", arm.scenario, topology, rehearsal);
+    if (!lacks_something(arm, own)) found.insert(found.end(), own.begin(), own.end());
   }
   if (plan.arms.empty()) check_arm(found, "", plan.base, topology, rehearsal);
   if (plan.experiment.coresident && found.empty()) try_check(found, "", [&] { check_coresident(plan); });

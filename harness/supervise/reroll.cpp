@@ -301,6 +301,7 @@ std::vector<SlotReport> Reroll::run_slot(const control::RunSlot& asked) {
     report.rank = rank;
     report.facts_json = std::move(done->facts_json);
     report.trace_json = std::move(done->trace_json);
+    report.window_launches = done->window_launches;
     const std::size_t bytes = done->event_count * sizeof(rank::EventRecord);
     struct stat state {};
     if (received.fds.size() != 1 || ::fstat(received.fds[0].get(), &state) != 0 ||

@@ -59,7 +59,8 @@ struct SlotReport {  // of one rank
   int rank = 0;
   std::vector<rank::EventRecord> events;
   std::string facts_json;
-  std::string trace_json{};  // of a traced slot
+  std::string trace_json{};          // of a traced slot
+  std::int64_t window_launches = 1;  // lookups of each table in a step; 0: the rank was idle
 };
 
 class Reroll {
@@ -99,5 +100,8 @@ struct Obstacle {
 };
 // `rehearsal`: copies of one node alone are no obstacle.
 [[nodiscard]] std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal = false);
+// Takes the controls out of the plan that this machine lacks something for (a GPU for hbm), and names them in
+// plan.skipped_controls. preflight() counts them as left out, whether this was called or not.
+void skip_controls(plan::Plan& plan, bool rehearsal = false);
 
 }  // namespace eb::supervise

@@ -1,5 +1,5 @@
-// CUDA kernels against their CPU twins on random shapes: bit for bit where the arithmetic is exact (hash, lookup, sort,
-// select), within a stated bound for the gate. Skipped by name where there is no device.
+// CUDA kernels against their CPU twins on random shapes: bit for bit where the arithmetic is exact (hash, lookup, bare
+// gather, sort, select), within a stated bound for the gate. Skipped by name where there is no device.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -141,6 +141,9 @@ TEST_P(GpuLookup, EqualsTheCpuTwin) {
     device.table = table.device;
     device.ids = device_ids.as<std::int32_t>();
     device.staging = staging.as<Bf16>();
+    std::vector<std::uint32_t> expected_sums(static_cast<std::size_t>(host.rows()));
+    gather_rows_program({host, expected_sums.data()}, 0, 1);
+    Memory sums(expected_sums.size() * 4);
     for (const bool ordered : {false, true}) {
       std::vector<std::int32_t> order(static_cast<std::size_t>(host.rows()));
       Memory device_order(order.size() * 4);
@@ -166,6 +169,11 @@ TEST_P(GpuLookup, EqualsTheCpuTwin) {
               << "row " << i / static_cast<std::size_t>(shape.dim) << " element "
               << i % static_cast<std::size_t>(shape.dim) << " cap " << cap << " ordered " << ordered;
         }
+        sums.poison();
+        finish(gather_rows_cuda({device, sums.as<std::uint32_t>()}, cap, nullptr, &grid));
+        ASSERT_EQ(grid, std::min(cap, host.tiles()));
+        ASSERT_EQ(sums.get<std::uint32_t>(expected_sums.size()), expected_sums)
+            << "bare gather, cap " << cap << " ordered " << ordered;
       }
       device.order = nullptr;
     }

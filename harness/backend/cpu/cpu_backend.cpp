@@ -129,16 +129,15 @@ class CpuBackend final : public Backend {
   }
 
   std::int64_t lookup(StreamId stream, Op op, const kernels::LookupArgs& args, std::int64_t grid_cap) override {
-    if (grid_cap < 1) fail(Exit::failure, "{}: a grid cap of {}; at least 1 is needed", cpu::op_text(op), grid_cap);
-    const std::int64_t grid = std::min(args.tiles(), grid_cap);
-    runtime_->enqueue(stream, op, [args, grid, pool = &pool_](StreamContext&) {
-      if (grid == 1) {  // as many threads at work as a worker would make it, without the hand-over
-        kernels::lookup_program(args, 0, 1);
-      } else {
-        pool->run(grid, [&](std::int64_t program) { kernels::lookup_program(args, program, grid); });
-      }
+    return persistent(stream, op, args.tiles(), grid_cap, [args](std::int64_t program, std::int64_t grid) {
+      kernels::lookup_program(args, program, grid);
     });
-    return grid;
+  }
+
+  std::int64_t gather_rows(StreamId stream, Op op, const kernels::GatherArgs& args, std::int64_t grid_cap) override {
+    return persistent(stream, op, args.lookup.tiles(), grid_cap, [args](std::int64_t program, std::int64_t grid) {
+      kernels::gather_rows_program(args, program, grid);
+    });
   }
 
   void linear(StreamId stream, Op op, const LinearArgs& args) override {
@@ -164,6 +163,20 @@ class CpuBackend final : public Backend {
  private:
   [[nodiscard]] cpu::Quiesce quiesce() const {
     return [runtime = runtime_] { runtime->quiesce(); };
+  }
+  // A kernel of min(tiles, grid_cap) programs on the workers.
+  template <typename Program>
+  std::int64_t persistent(StreamId stream, Op op, std::int64_t tiles, std::int64_t grid_cap, Program run_program) {
+    if (grid_cap < 1) fail(Exit::failure, "{}: a grid cap of {}; at least 1 is needed", cpu::op_text(op), grid_cap);
+    const std::int64_t grid = std::min(tiles, grid_cap);
+    runtime_->enqueue(stream, op, [run_program, grid, pool = &pool_](StreamContext&) {
+      if (grid == 1) {  // as many threads at work as a worker would make it, without the hand-over
+        run_program(0, 1);
+      } else {
+        pool->run(grid, [&](std::int64_t program) { run_program(program, grid); });
+      }
+    });
+    return grid;
   }
   [[nodiscard]] EventSlot& recorded(EventId event) {
     EventSlot& slot = events_.at(event);

@@ -24,6 +24,7 @@ struct Options {
 struct Probe {
   int devices = 0;
   std::vector<int> numa_nodes;  // of each device; -1: the system states none
+  std::vector<std::int64_t> memory_bytes;
   std::string
       reason;  // why there is none: no module in this build, no driver, a driver older than the runtime, no device
 };

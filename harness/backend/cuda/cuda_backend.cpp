@@ -79,6 +79,7 @@ class CudaBackend final : public Backend {
     device_.numa_node = device_numa_node(options.device);
     device_.clock_error_ns = events_.base_error_ns();
     device_.units_are_threads = false;
+    device_.clock_tick_ns = 500;  // the resolution that CUDA states for its events
     std::copy_n(properties.uuid.bytes, uuid_.size(), uuid_.begin());
     device_.uuid = uuid_text(uuid_);
     device_.bus_id = device_bus_id(options.device);
@@ -191,6 +192,12 @@ class CudaBackend final : public Backend {
     std::int64_t grid = 0;
     std::uint32_t* units = observer_.units_of(op.layer, at(stream));
     launched(kernels::lookup_cuda(args, grid_cap, at(stream), &grid, units), op);
+    return grid;
+  }
+  std::int64_t gather_rows(StreamId stream, Op op, const kernels::GatherArgs& args, std::int64_t grid_cap) override {
+    no_segment(stream, op);
+    std::int64_t grid = 0;
+    launched(kernels::gather_rows_cuda(args, grid_cap, at(stream), &grid), op);
     return grid;
   }
   void select(StreamId stream, Op op, const kernels::SelectArgs& args) override {
@@ -306,6 +313,9 @@ void engram_bench_cuda_probe(eb::backend::cuda::Probe* result) {
   if (error == cudaSuccess && result->devices > 0) {
     for (int i = 0; i < result->devices; ++i) {
       result->numa_nodes.push_back(eb::backend::cuda::device_numa_node(i));
+      cudaDeviceProp properties{};
+      const bool known = cudaGetDeviceProperties(&properties, i) == cudaSuccess;
+      result->memory_bytes.push_back(known ? static_cast<std::int64_t>(properties.totalGlobalMem) : 0);
     }
     return;
   }

@@ -136,6 +136,14 @@ class Device final : public FakeBackend {
     });
     return std::min(args.tiles(), grid_cap);
   }
+  std::int64_t gather_rows(StreamId stream, Op op, const kernels::GatherArgs& args, std::int64_t grid_cap) override {
+    outside_segment(stream, cpu::op_text(op));
+    if (grid_cap < 1) fail(Exit::failure, "{}: a grid cap of {}; at least 1 is needed", cpu::op_text(op), grid_cap);
+    run(stream, op, [args] {
+      if (args.lookup.tiles() > 0) kernels::gather_rows_program(args, 0, 1);
+    });
+    return std::min(args.lookup.tiles(), grid_cap);
+  }
   void select(StreamId stream, Op op, const kernels::SelectArgs& args) override {
     run(stream, op, [args] { kernels::select_rows(args); });
   }

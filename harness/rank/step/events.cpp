@@ -54,6 +54,14 @@ const char* name(EventKind kind) noexcept {
       return "control_start";
     case EventKind::control_done:
       return "control_done";
+    case EventKind::launch_start:
+      return "launch_start";
+    case EventKind::launch_done:
+      return "launch_done";
+    case EventKind::bare_start:
+      return "bare_start";
+    case EventKind::bare_done:
+      return "bare_done";
   }
   return "unknown";
 }

@@ -32,8 +32,12 @@ enum class EventKind : std::uint16_t {
   step_done = 22,
   control_start = 23,  // negative control: a gather from a private buffer
   control_done = 24,
+  launch_start = 25,  // workload.kind lookup: one lone launch on an idle stream
+  launch_done = 26,
+  bare_start = 27,  // the bare row gather of BW_effective
+  bare_done = 28,
 };
-inline constexpr int kEventKinds = 25;
+inline constexpr int kEventKinds = 29;
 [[nodiscard]] const char* name(EventKind kind) noexcept;
 
 enum class Clock : std::uint8_t { host = 0, device = 1 };  // host = when it was enqueued

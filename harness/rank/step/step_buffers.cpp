@@ -167,10 +167,27 @@ StepWeights::StepWeights(Backend& backend, const StepShape& shape, const engram:
       down.push_back(backend.upload_matrix(values, shape.hidden, shape.backbone_n));
     }
   }
+  hash_layers = make_hash_layers(backend, geometry, stream);
+}
+
+BufferPtr make_hash_layers(Backend& backend, const engram::Geometry& geometry, StreamId stream) {
   std::vector<kernels::HashLayer> layers;
   for (const auto& layer : geometry.layers) layers.push_back(hash_layer(geometry, layer));
-  hash_layers = make(backend, static_cast<std::int64_t>(layers.size()), sizeof(kernels::HashLayer), "hash constants");
-  upload_values(backend, stream, hash_layers, layers);
+  BufferPtr buffer =
+      make(backend, static_cast<std::int64_t>(layers.size()), sizeof(kernels::HashLayer), "hash constants");
+  upload_values(backend, stream, buffer, layers);
+  return buffer;
+}
+
+kernels::HashArgs hash_args(const engram::Geometry& geometry, const BufferPtr& hash_layers, std::int32_t pad_id) {
+  kernels::HashArgs args;
+  args.layers = hash_layers->as<kernels::HashLayer>();
+  args.layer_count = static_cast<int>(geometry.layers.size());
+  args.columns = geometry.columns;
+  for (int c = 0; c < geometry.columns; ++c)
+    args.column_ngram[c] = geometry.model.ngram_sizes[static_cast<std::size_t>(c / geometry.model.heads_per_ngram)];
+  args.pad_id = pad_id;
+  return args;
 }
 
 SlotBatches::SlotBatches(Backend& backend, StreamId stream, const replay::BatchSource& source, std::int64_t first_step,

@@ -72,6 +72,13 @@ struct StepBuffers {
   [[nodiscard]] static std::int64_t pool_offset(std::int64_t step) noexcept { return step * 17 % kPoolSlack; }
 };
 
+// [tables] of kernels::HashLayer.
+[[nodiscard]] BufferPtr make_hash_layers(backend::Backend& backend, const engram::Geometry& geometry,
+                                         backend::StreamId stream);
+// Hash of all tables and columns; the caller adds tokens and ids.
+[[nodiscard]] kernels::HashArgs hash_args(const engram::Geometry& geometry, const BufferPtr& hash_layers,
+                                          std::int32_t pad_id);
+
 struct StepWeights {
   StepWeights(backend::Backend& backend, const StepShape& shape, const engram::Geometry& geometry,
               const RowReference& reference, std::uint64_t seed, backend::StreamId stream);

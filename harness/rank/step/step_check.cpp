@@ -127,4 +127,35 @@ void check_rows(const StepShape& shape, const engram::Geometry& geometry, const 
   facts.rows_sha256 = sum.hex();
 }
 
+void check_shard_rows(const StepShape& shape, const engram::Geometry& geometry, const engram::Shard& shard,
+                      const RowReference& reference, const StepOutput& output,
+                      std::span<const std::vector<Bf16>> staging, CheckFacts& facts) {
+  std::vector<std::uint8_t> weights(static_cast<std::size_t>(geometry.row_weight_bytes()));
+  std::vector<std::uint8_t> scales(static_cast<std::size_t>(geometry.row_scale_bytes()));
+  std::vector<Bf16> wanted(static_cast<std::size_t>(shape.dim));
+  const std::int64_t id_row = std::int64_t{shape.tables} * shape.columns;
+  std::int64_t compared = 0;
+  Sha256 sum;
+  for (std::size_t table = 0; table < staging.size(); ++table) {
+    const engram::RowRange& range = shard.rows[table];
+    const std::int32_t* ids = output.ids.data() + static_cast<std::int64_t>(table) * shape.columns + shape.first_column;
+    for (std::int64_t token = 0; token < output.tokens.lookup; ++token) {
+      for (int head = 0; head < shape.part; ++head, ++compared) {
+        const std::int64_t row = head < shape.shard_columns ? ids[token * id_row + head] : engram::kDeadId;
+        std::fill(wanted.begin(), wanted.end(), Bf16{});
+        if (row >= range.first && row < range.first + range.count) {
+          reference.row(table, row, weights, scales);
+          engram::row_value(geometry, weights, scales, wanted);
+        }
+        const Bf16* found = staging[table].data() + (token * shape.part + head) * shape.dim;
+        if (std::memcmp(found, wanted.data(), wanted.size() * sizeof(Bf16)) != 0)
+          wrong_row(layer_of(geometry, static_cast<int>(table)), token, shape.first_column + head, row, wanted, found);
+      }
+    }
+    sum.update(std::as_bytes(std::span(staging[table])));
+  }
+  facts.rows_compared = compared;
+  facts.rows_sha256 = sum.hex();
+}
+
 }  // namespace eb::rank

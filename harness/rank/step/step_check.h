@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "harness/engram/geometry.h"
+#include "harness/engram/shards.h"
 #include "harness/rank/step/step_program.h"
 #include "harness/rank/step/step_runner.h"
 #include "harness/rank/step/step_shape.h"
@@ -53,6 +54,12 @@ void check_ids(const StepShape& shape, const engram::Geometry& geometry, const S
 // wanted and found.
 void check_rows(const StepShape& shape, const engram::Geometry& geometry, const RowReference& reference,
                 const StepOutput& output, CheckFacts& facts);
+
+// Rows of the own shard as a lookup alone leaves them: `staging[table]` is [lookup tokens][part][dim], for the ids of
+// `output`; padded heads, DEAD_ID and ids of other shards are zero rows. Errors: as check_rows.
+void check_shard_rows(const StepShape& shape, const engram::Geometry& geometry, const engram::Shard& shard,
+                      const RowReference& reference, const StepOutput& output,
+                      std::span<const std::vector<Bf16>> staging, CheckFacts& facts);
 
 // Samples captured around the gate, on the host. [tables] of [samples][...].
 struct HiddenSamples {

@@ -140,7 +140,8 @@ Reuse count_reuse(const engram::Geometry& geometry, const engram::Shard& shard, 
 std::string facts_json(const StepShape& shape, const engram::Geometry& geometry, const SlotTotals& totals,
                        const StepCounts& counts, std::span<const Reuse> reuse,
                        std::span<const std::optional<backend::LookupResources>> resources,
-                       const backend::DeviceInfo& device, const std::optional<CheckFacts>& checks) {
+                       const backend::DeviceInfo& device, const std::optional<CheckFacts>& checks,
+                       const WindowFacts* window) {
   ordered_json facts;
   facts["steps"] = totals.steps;
   facts["own_tokens"] = totals.own_tokens;
@@ -153,21 +154,29 @@ std::string facts_json(const StepShape& shape, const engram::Geometry& geometry,
   facts["stub"] = shape.stub;
   facts["lookups"] = lookups(shape, geometry, totals, counts, reuse, resources);
   ordered_json units = ordered_json::array();
-  for (const auto& [layer, count] : totals.lookup_units) units.push_back({{"layer", layer}, {"units", count}});
+  for (const auto& [layer, count] : totals.host.lookup_units) units.push_back({{"layer", layer}, {"units", count}});
   facts["lookup_units"] = std::move(units);
   facts["collectives"] = collectives(counts);
   facts["setup_collectives"] = ordered_json::array();  // the step runner makes none
-  facts["backbone"] = {{"layers", shape.backbone_layers},
-                       {"inner_width", shape.backbone_n},
-                       {"repeats", shape.backbone_repeats},
-                       {"flops_per_token_per_layer", 4 * shape.backbone_n * shape.hidden * shape.backbone_repeats}};
-  facts["wkv_dtype"] = "bf16";
+  if (window == nullptr) {
+    facts["backbone"] = {{"layers", shape.backbone_layers},
+                         {"inner_width", shape.backbone_n},
+                         {"repeats", shape.backbone_repeats},
+                         {"flops_per_token_per_layer", 4 * shape.backbone_n * shape.hidden * shape.backbone_repeats}};
+    facts["wkv_dtype"] = "bf16";
+  } else {
+    facts["window"] = {{"reads", window->reads},
+                       {"kernel", window->bare ? "gather_rows" : "lookup"},
+                       {"launches", window->launches},
+                       {"short_windows", window->short_windows}};
+  }
   facts["instrument"] = totals.instrument;
   if (checks) add_checks(facts, *checks);
   facts["threads"] = totals.threads;
-  facts["host"] = {{"enqueue_ns", totals.host_enqueue_ns},
-                   {"wall_ns", totals.wall_ns},
-                   {"launches", totals.launches ? ordered_json(*totals.launches) : ordered_json()}};
+  const HostWork& host = totals.host;
+  facts["host"] = {{"enqueue_ns", host.enqueue_ns},
+                   {"wall_ns", host.wall_ns},
+                   {"launches", host.launches ? ordered_json(*host.launches) : ordered_json()}};
   facts["device"] = device_facts(device);
   return facts.dump();
 }

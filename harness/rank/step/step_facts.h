@@ -32,6 +32,22 @@ struct Reuse {
 [[nodiscard]] Reuse count_reuse(const engram::Geometry& geometry, const engram::Shard& shard, plan::Layout layout,
                                 std::span<const std::int32_t> ids, int table);
 
+// What a slot cost the host.
+struct HostWork {
+  std::int64_t enqueue_ns = 0;  // its time inside the steps' calls, waits for earlier steps left out
+  std::int64_t wall_ns = 0;     // from the first step's first call until everything was done
+  std::optional<std::int64_t> launches;
+  std::map<int, std::int64_t> lookup_units;  // by layer: distinct SMs of the last lookup, where somebody looked
+};
+
+// Windows of the lookup alone, or of the bare gather.
+struct WindowFacts {
+  bool reads = true;  // false: an idle rank
+  bool bare = false;
+  std::int64_t launches = 0;       // of each table in a window
+  std::int64_t short_windows = 0;  // timed, and below 200 us
+};
+
 struct SlotTotals {
   std::int64_t steps = 0;
   std::int64_t own_tokens = 0;
@@ -40,16 +56,14 @@ struct SlotTotals {
   std::int64_t grid_cap = 0;
   int threads = 0;
   bool instrument = true;
-  std::int64_t host_enqueue_ns = 0;  // the host's time inside the steps' calls, waits for earlier steps left out
-  std::int64_t wall_ns = 0;          // from the first step's first call until everything was done
-  std::optional<std::int64_t> launches;
-  std::map<int, std::int64_t> lookup_units;  // by layer: distinct SMs of the last lookup, where somebody looked
+  HostWork host;
 };
 
-// `resources`: of each table's largest lookup.
+// `resources`: of each table's largest lookup. `window`: null for steps of a model.
 [[nodiscard]] std::string facts_json(const StepShape& shape, const engram::Geometry& geometry, const SlotTotals& totals,
                                      const StepCounts& counts, std::span<const Reuse> reuse,
                                      std::span<const std::optional<backend::LookupResources>> resources,
-                                     const backend::DeviceInfo& device, const std::optional<CheckFacts>& checks);
+                                     const backend::DeviceInfo& device, const std::optional<CheckFacts>& checks,
+                                     const WindowFacts* window = nullptr);
 
 }  // namespace eb::rank

@@ -100,17 +100,10 @@ void StepProgram::hash(const StepInput& step) {
     parts_.backend.fill(parts_.main, op(OpKind::fill), reinterpret_cast<std::byte*>(ids + step.tokens.own * id_row),
                         0xFF, static_cast<std::size_t>((step.tokens.slot - step.tokens.own) * id_row) * 4);
   if (step.tokens.own > 0) {
-    kernels::HashArgs args;
+    kernels::HashArgs args = hash_args(parts_.geometry, parts_.weights.hash_layers, parts_.pad_id);
     args.context = step.batch.context;
     args.position = step.batch.position;
     args.tokens = step.tokens.own;
-    args.layers = parts_.weights.hash_layers->as<kernels::HashLayer>();
-    args.layer_count = shape.tables;
-    args.columns = shape.columns;
-    for (int c = 0; c < shape.columns; ++c)
-      args.column_ngram[c] =
-          parts_.geometry.model.ngram_sizes[static_cast<std::size_t>(c / parts_.geometry.model.heads_per_ngram)];
-    args.pad_id = parts_.pad_id;
     args.ids = ids;
     parts_.backend.hash(parts_.main, op(OpKind::hash), args);
   }

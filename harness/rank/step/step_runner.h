@@ -23,8 +23,9 @@ namespace eb::rank {
 
 struct SlotResult {
   std::vector<EventRecord> events;
-  std::string facts_json;    // schema: see step_facts in docs/results.md
-  std::string trace_json{};  // of a traced slot (docs/results.md, trace)
+  std::string facts_json;            // schema: see step_facts in docs/results.md
+  std::string trace_json{};          // of a traced slot (docs/results.md, trace)
+  std::int64_t window_launches = 1;  // lookups of each table between lookup_start and lookup_done; 0: an idle rank
 };
 
 struct StepRunnerInput {

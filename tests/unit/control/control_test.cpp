@@ -73,7 +73,7 @@ TEST(Encoding, PiecesTravelBothWays) {
 
 TEST(Encoding, RunSlotAndAnswers) {
   const RunSlot slot =
-      through_rank(RunSlot{7, "{}", 200, 1LL << 40, false, true, true, true, true, "lookup", 10, true});
+      through_rank(RunSlot{7, "{}", 200, 1LL << 40, false, true, true, true, true, "lookup", 10, true, true});
   EXPECT_EQ(slot.slot, 7);
   EXPECT_EQ(slot.steps, 200);
   EXPECT_EQ(slot.first_step, 1LL << 40);
@@ -84,6 +84,7 @@ TEST(Encoding, RunSlotAndAnswers) {
   EXPECT_TRUE(slot.observed);
   EXPECT_TRUE(slot.trace);
   EXPECT_EQ(slot.inject_stage, "lookup");
+  EXPECT_TRUE(slot.bare);
   EXPECT_EQ(slot.inject_percent, 10);
   EXPECT_EQ(through_rank(Snapshot{"after_map"}).label, "after_map");
   EXPECT_EQ(through_supervisor(Ready{42}).pid, 42);
@@ -98,6 +99,7 @@ TEST(Encoding, RunSlotAndAnswers) {
   EXPECT_EQ(done.major_faults, 40);
   EXPECT_EQ(done.note, "note");
   EXPECT_EQ(through_supervisor(SlotDone{7, 1000000, "{\"x\":1}"}).event_count, 1000000U);
+  EXPECT_EQ(through_supervisor(SlotDone{7, 1, "{}", "", 40}).window_launches, 40);
   const Failure failure = through_supervisor(Failure{2, "register", "no memory", 1});
   EXPECT_EQ(failure.stage, "register");
   EXPECT_EQ(failure.text, "no memory");

@@ -45,6 +45,12 @@ TEST(Hypotheses, H2NeedsReplicasAndCounters) {
   EXPECT_EQ(of(input, 2).standing, Standing::weakened) << "slower for another reason than the host";
   input.host.arm_bytes = 3e6;
   EXPECT_EQ(of(input, 2).standing, Standing::supported);
+  input.factor = "workload.active_readers";
+  input.findings["aggregate_rows_per_s"] = judged(around(0.3));
+  EXPECT_EQ(of(input, 2).standing, Standing::supported) << "more readers of one table are more replicas";
+  EXPECT_GT(of(input, 2).figures.at("aggregate_rows_per_s_ratio"), 1.3);
+  input.factor = "prefetch.submit";
+  EXPECT_EQ(of(input, 2).standing, Standing::not_testable);
 }
 
 TEST(Hypotheses, H3LooksAtTheEarliestConsumer) {

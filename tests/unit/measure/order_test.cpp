@@ -154,6 +154,35 @@ TEST(Schedule, CoresidentArmsAlternateInsideOneRerollThatHoldsBothTables) {
   }
 }
 
+TEST(Schedule, BlocksEndWithTheBareGatherOfEachArm) {
+  plan::Plan plan = two_arms(true);
+  const auto calibrations = [&] {
+    std::vector<SlotPlan> found;
+    for (const SlotPlan& slot : make_schedule(plan)[0].blocks[0]) {
+      if (slot.kind == SlotKind::calibration) found.push_back(slot);
+    }
+    return found;
+  };
+  EXPECT_TRUE(calibrations().empty()) << "steps of a model: only where asked for";
+  plan.experiment.bw_effective = true;
+  EXPECT_EQ(calibrations().size(), 2U);
+  plan.experiment.bw_effective.reset();
+  for (plan::Arm& arm : plan.arms) arm.scenario.workload.kind = plan::WorkloadKind::lookup;
+  plan.arms[1].scenario.workload.steps = 100;
+  const auto found = calibrations();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].arm, 0U);
+  EXPECT_EQ(found[0].steps, 3);
+  EXPECT_EQ(found[1].arm, 1U);
+  EXPECT_EQ(found[1].steps, 32) << "at most that many windows";
+  EXPECT_FALSE(found[0].check);
+  EXPECT_EQ(make_schedule(plan)[0].blocks[0].back().kind, SlotKind::calibration);
+  plan.arms[0].scenario.storage.backing = plan::Backing::stub;
+  EXPECT_EQ(calibrations().size(), 1U) << "no table, nothing to gather";
+  plan.experiment.bw_effective = false;
+  EXPECT_TRUE(calibrations().empty());
+}
+
 TEST(Schedule, RefusesWhatCannotRun) {
   plan::Plan plan = two_arms(true);
   plan.experiment.blocks = 20000;

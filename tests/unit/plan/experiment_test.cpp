@@ -86,7 +86,9 @@ TEST(Experiment, BoundsAreControlsOnly) {
   const Plan plan = plan_of({{"experiment.controls.none.storage.backing", "stub"}});
   EXPECT_TRUE(arm_of(plan, "none").research);
   EXPECT_NO_THROW(plan_of({{"experiment.controls.h.storage.backing", "hbm"}, {"device.backend", "cuda"}}));
-  EXPECT_THAT(error_of({{"experiment.controls.h.storage.backing", "hbm"}, {"device.backend", "cpu"}}),
+  // The backend cannot do it: a run leaves it out by name.
+  EXPECT_NO_THROW(plan_of({{"experiment.controls.h.storage.backing", "hbm"}, {"device.backend", "cpu"}}));
+  EXPECT_THAT(error_of({{"storage.backing", "hbm"}, {"device.backend", "cpu"}}),
               HasSubstr("storage.backing hbm is device memory: it needs device.backend cuda, found cpu"));
   EXPECT_THAT(error_of({{"prefetch.graph", "piecewise"}, {"device.backend", "cpu"}}),
               HasSubstr("prefetch.graph piecewise needs device.backend cuda"));
@@ -139,10 +141,8 @@ TEST(Checks, StockIsVllmsOrder) {
 }
 
 TEST(Checks, WhatIsNotBuiltIsRefusedByName) {
-  const std::vector<Setting> refused{{"workload.kind", "replay"},
-                                     {"workload.kind", "remote"},
-                                     {"workload.kind", "lookup"},
-                                     {"model.preset", "deepep-default"}};
+  const std::vector<Setting> refused{
+      {"workload.kind", "replay"}, {"workload.kind", "remote"}, {"model.preset", "deepep-default"}};
   for (const Setting& setting : refused) {
     const std::string text = error_of({setting});
     EXPECT_THAT(text, HasSubstr("not in this version")) << setting.value;
@@ -223,6 +223,54 @@ TEST(Checks, WorkloadsHaveTokens) {
   EXPECT_THAT(error_of({{"workload.tokens.file", "x"}}), HasSubstr("use kind file"));
   EXPECT_THAT(error_of({{"workload.tokens.kind", "constant"}, {"workload.tokens.constant", "129280"}}),
               HasSubstr("out of the vocabulary (0..129279)"));
+}
+
+TEST(Checks, ActiveReadersAreRanksOfALookup) {
+  const Setting lookup{"workload.kind", "lookup"};
+  const auto reads = [&](const char* value) {
+    const Plan plan = plan_of({lookup, {"workload.active_readers", value}});  // TP2 x DP2
+    std::vector<int> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+      if (plan.base.workload.active_readers.reads(rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  };
+  EXPECT_EQ(reads("all"), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(reads("1"), (std::vector<int>{0}));
+  EXPECT_EQ(reads("4"), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(reads("[3, 0]"), (std::vector<int>{0, 3}));
+  const auto refused = [&](const char* value) { return error_of({lookup, {"workload.active_readers", value}}); };
+  EXPECT_THAT(refused("0"), HasSubstr("expected all, a number of ranks from 1 to 4095, or a list of ranks"));
+  EXPECT_THAT(refused("0"), HasSubstr("found 0"));
+  EXPECT_THAT(refused("5"), HasSubstr("workload.active_readers 5: there are 4 ranks"));
+  EXPECT_THAT(refused("[0, 4]"), HasSubstr("names rank 4: there are 4 ranks, counted from 0"));
+  EXPECT_THAT(refused("[1, 1]"), HasSubstr("names rank 1 twice"));
+  EXPECT_THAT(refused("[]"), HasSubstr("expected all, a number"));
+  EXPECT_THAT(refused("1.5"), HasSubstr("expected all, a number"));
+  EXPECT_THAT(refused("some"), HasSubstr("expected all, a number"));
+  EXPECT_THAT(error_of({{"workload.active_readers", "2"}}), HasSubstr("is for workload.kind lookup, found steps"));
+  EXPECT_THAT(error_of({lookup, {"workload.active_readers", "[2]"}, {"workload.batches.0.replica", "0"}}),
+              HasSubstr("no reading rank has a token"));
+  // What was read is written the same way: how ranks get it.
+  for (const char* value : {"all", "3", "[3, 0]"}) {
+    const Plan plan = plan_of({lookup, {"workload.active_readers", value}});
+    EXPECT_EQ(to_json(scenario_from_json(to_json(plan.base))), to_json(plan.base)) << value;
+  }
+}
+
+TEST(Checks, TheLookupAloneHasNoModelAroundIt) {
+  const Setting lookup{"workload.kind", "lookup"};
+  EXPECT_NO_THROW(plan_of({lookup}));
+  EXPECT_THAT(error_of({lookup, {"prefetch.submit", "at_consume"}}), HasSubstr("nothing consumes the rows; use early"));
+  EXPECT_THAT(error_of({lookup, {"prefetch.streams", "per_layer"}}), HasSubstr("use fifo"));
+  EXPECT_THAT(error_of({lookup, {"experiment.controls.s.storage.backing", "stub"}}),
+              HasSubstr("control s: storage.backing stub with workload.kind lookup"));
+  EXPECT_THAT(error_of({lookup, {"fault.kind", "late_lookup"}, {"fault.stage", "in_step"}}), HasSubstr("skip_lookup"));
+  EXPECT_THAT(error_of({{"workload.window_launches", "4"}}), HasSubstr("is for workload.kind lookup, found steps"));
+  auto settings = experiment("prefetch.grid_cap", R"({"A": 1, "B": 2})");
+  settings.push_back(lookup);
+  settings.push_back({"experiment.inject", R"({"stage": "front", "percent": 10, "arm": "B"})"});
+  EXPECT_THAT(error_of(settings), HasSubstr("no other stage than lookup"));
 }
 
 TEST(Checks, FaultsNameAStageAndARank) {

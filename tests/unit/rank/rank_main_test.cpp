@@ -55,6 +55,9 @@ class RegisterOnly : public backend::Backend {
   std::int64_t lookup(backend::StreamId, backend::Op, const kernels::LookupArgs&, std::int64_t) override {
     return unused();
   }
+  std::int64_t gather_rows(backend::StreamId, backend::Op, const kernels::GatherArgs&, std::int64_t) override {
+    return unused();
+  }
   void select(backend::StreamId, backend::Op, const kernels::SelectArgs&) override { unused(); }
   void gate(backend::StreamId, backend::Op, const kernels::GateArgs&) override { unused(); }
   void linear(backend::StreamId, backend::Op, const backend::LinearArgs&) override { unused(); }
