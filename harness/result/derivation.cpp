@@ -61,7 +61,7 @@ void Derivation::read_plan(const std::string& path, const Json& plan, const Json
       layouts_.push_back(plan::make_layout(arm.scenario, geometry));
     }
     for (const measure::RerollPlan& reroll : measure::make_schedule(plan_)) {
-      allocated_for_[reroll.index] = reroll.allocated_for;
+      rerolls_[reroll.index] = reroll;
     }
     layers_ = measure::engram_layers(plan_);
   } catch (const Error& error) {
@@ -104,16 +104,29 @@ const Derivation::Slot& Derivation::slot_of(const SampleLine& line) const {
   return slot;
 }
 
+std::size_t Derivation::arm_of(const Slot& slot) const {
+  std::size_t arm = 0;
+  while (arm < plan_.arms.size() && plan_.arms[arm].name != slot.arm) ++arm;
+  return arm;
+}
+
+const plan::RunLayout* Derivation::layout_of(const Slot& slot) const {
+  const auto reroll = rerolls_.find(slot.reroll);
+  const std::size_t arm = arm_of(slot);
+  if (reroll == rerolls_.end() || arm == plan_.arms.size()) return nullptr;
+  // Arms whose tables are held at once have ranks of their own.
+  return &layouts_[reroll->second.coresident.empty() ? reroll->second.allocated_for : arm];
+}
+
 void Derivation::derive(int slot) {
   const Slot& about = slots_.at(slot);
-  std::size_t arm = 0;
-  while (arm < plan_.arms.size() && plan_.arms[arm].name != about.arm) ++arm;
-  const auto owner = allocated_for_.find(about.reroll);
-  if (arm == plan_.arms.size() || owner == allocated_for_.end()) {
+  const std::size_t arm = arm_of(about);
+  const plan::RunLayout* placed = layout_of(about);
+  if (placed == nullptr) {
     fail(Exit::bad_data, "{}: slot {} ran arm {} in re-roll {}, which the plan does not have", path_, slot, about.arm,
          about.reroll);
   }
-  const plan::RunLayout& layout = layouts_[owner->second];
+  const plan::RunLayout& layout = *placed;
   const auto found = events_.find(slot);
   std::vector<std::span<const rank::EventRecord>> events(layout.ranks.size());
   for (std::size_t r = 0; r < events.size(); ++r) {
@@ -166,9 +179,10 @@ void Derivation::check(const SampleLine& line) {
 
 void Derivation::check_none_missing(bool complete) const {
   for (const auto& [number, slot] : slots_) {
-    if ((slot.kind != "timed" && slot.kind != "calibration") || !allocated_for_.contains(slot.reroll)) continue;
+    const plan::RunLayout* placed = layout_of(slot);
+    if ((slot.kind != "timed" && slot.kind != "calibration") || placed == nullptr) continue;
     if (slot.lines == 0 && (!complete || !events_.contains(number))) continue;
-    const plan::RunLayout& layout = layouts_[allocated_for_.at(slot.reroll)];
+    const plan::RunLayout& layout = *placed;
     std::set<int> replicas;
     for (const plan::RankPlace& place : layout.ranks) replicas.insert(place.replica);
     const std::size_t expected = static_cast<std::size_t>(slot.steps) * (replicas.size() + layout.ranks.size());

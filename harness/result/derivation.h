@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/measure/metrics.h"
+#include "harness/measure/order.h"
 #include "harness/plan/layout.h"
 #include "harness/rank/step/events.h"
 #include "harness/result/json_value.h"
@@ -49,13 +50,16 @@ class Derivation {
   void read_plan(const std::string& path, const Json& plan, const Json& result);
   void read_events_of(const std::string& path);
   void derive(int slot);
+  // Of the ranks that ran `slot`; null where the plan has no such re-roll or arm.
+  [[nodiscard]] const plan::RunLayout* layout_of(const Slot& slot) const;
+  [[nodiscard]] std::size_t arm_of(const Slot& slot) const;  // arms.size(): none
   [[nodiscard]] const Slot& slot_of(const SampleLine& line) const;
 
   std::string path_;
   std::string obstacle_;
   plan::Plan plan_;
-  std::vector<plan::RunLayout> layouts_;      // of each arm
-  std::map<int, std::size_t> allocated_for_;  // re-roll -> arm
+  std::vector<plan::RunLayout> layouts_;  // of each arm
+  std::map<int, measure::RerollPlan> rerolls_;
   std::vector<int> layers_;
   std::map<int, Slot> slots_;
   std::unordered_map<std::string, std::size_t> columns_;

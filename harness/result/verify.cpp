@@ -138,6 +138,76 @@ void check_basis(const std::string& path, const Json& result, const Json& plan) 
   }
 }
 
+// Keys that comparisons and hypotheses have had from the first version on. Later versions add keys, which a result of
+// an earlier one does not have; what it has must be right.
+constexpr const char* kFirstKeys[] = {"factor",
+                                      "arms",
+                                      "metric",
+                                      "pairs",
+                                      "delta",
+                                      "verdict",
+                                      "reason",
+                                      "text",
+                                      "gate_exit",
+                                      "chain",
+                                      "primary",
+                                      "guards",
+                                      "exploratory",
+                                      "control",
+                                      "within_device",
+                                      "advice",
+                                      "broke_at",
+                                      "links",
+                                      "link",
+                                      "status",
+                                      "claimed",
+                                      "bootstrap",
+                                      "interval",
+                                      "low",
+                                      "high",
+                                      "effect_ratio",
+                                      "figures_verdict",
+                                      "floor_log",
+                                      "figures_reason",
+                                      "holm_p",
+                                      "log_deviation",
+                                      "log_ratios",
+                                      "t_test_p",
+                                      "delta_used",
+                                      "sign_test_p",
+                                      "dropped_pairs",
+                                      "two_clusters",
+                                      "id",
+                                      "statement",
+                                      "standing",
+                                      "why",
+                                      "figures",
+                                      "delta_raised_to_floor",
+                                      "smallest_detectable_change"};
+
+// Whether `found` says nothing but what `derived` does; `where` becomes the first key that is not right.
+bool agrees(const Json& found, const Json& derived, std::string& where) {
+  if (found.is_object() && derived.is_object()) {
+    for (const auto& [key, value] : found.items()) {
+      where = key;
+      if (!derived.contains(key) || !agrees(value, derived.at(key), where)) return false;
+    }
+    for (const auto& [key, value] : derived.items()) {
+      where = key;
+      const bool first = std::find(std::begin(kFirstKeys), std::end(kFirstKeys), key) != std::end(kFirstKeys);
+      if (first && !found.contains(key)) return false;
+    }
+    return true;
+  }
+  if (found.is_array() && derived.is_array() && found.size() == derived.size()) {
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (!agrees(found[i], derived[i], where)) return false;
+    }
+    return true;
+  }
+  return found == derived;
+}
+
 // Every verdict must be what its basis and its samples give.
 std::size_t check_verdicts(const std::string& path, const Json& result, const Samples& samples) {
   const Judgement derived = judge(result.at("evidence"), samples);
@@ -149,16 +219,26 @@ std::size_t check_verdicts(const std::string& path, const Json& result, const Sa
   }
   for (std::size_t i = 0; i < found.size(); ++i) {
     for (const auto& [key, value] : derived.comparisons[i].items()) {
-      if (found[i].value(key, Json("absent")) != value) {
-        fail(Exit::bad_data, "{}/result.json: comparison {}: {} is {}, its samples give {}", path, i, key,
-             found[i].value(key, Json("absent")).dump(), value.dump());
+      std::string where = key;
+      Json one = Json::object();
+      Json other = Json::object();
+      if (found[i].contains(key)) one[key] = found[i].at(key);
+      other[key] = value;
+      if (!agrees(one, other, where)) {
+        fail(Exit::bad_data, "{}/result.json: comparison {}: {} is {}, its samples give {}", path, i,
+             where == key ? key : key + ", " + where, found[i].value(key, Json("absent")).dump(), value.dump());
       }
     }
+    std::string where;
+    if (!agrees(found[i], derived.comparisons[i], where)) {
+      fail(Exit::bad_data, "{}/result.json: comparison {}: {} is not what the samples give", path, i, where);
+    }
   }
-  if (result.at("hypotheses") != derived.hypotheses) {
+  std::string where;
+  if (!agrees(result.at("hypotheses"), derived.hypotheses, where)) {
     fail(Exit::bad_data, "{}/result.json: the hypotheses are not what the samples give", path);
   }
-  if (result.value("grid_caps", Json()) != derived.grid_caps) {
+  if (result.contains("grid_caps") && !agrees(result.at("grid_caps"), derived.grid_caps, where)) {
     fail(Exit::bad_data, "{}/result.json: grid_caps is not what the samples give", path);
   }
   return found.size();
