@@ -151,6 +151,7 @@ std::unique_ptr<PassCollector> numa_maps_collector() { return std::make_unique<N
 std::vector<std::unique_ptr<PassCollector>> pass_collectors() {
   std::vector<std::unique_ptr<PassCollector>> all;
   all.push_back(numa_maps_collector());
+  all.push_back(counter_collector());
   all.push_back(std::make_unique<TrafficCollector>());
   return all;
 }

@@ -28,4 +28,7 @@ class PassCollector {
 // what reading them costs the ranks.
 [[nodiscard]] std::unique_ptr<PassCollector> numa_maps_collector();
 
+// Traffic of memory controllers, socket links and PCIe while steps run (collectors/counters.h).
+[[nodiscard]] std::unique_ptr<PassCollector> counter_collector();
+
 }  // namespace eb::collectors

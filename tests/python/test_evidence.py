@@ -390,3 +390,18 @@ def test_a3_rests_on_cited_a1_and_b1(tmp_path: Path, plain: Path, state: Path) -
     error = run("run", str(SCENARIO), "-o", str(out), "--set", f"experiment.cites={cites}", code=5).stderr
     assert "log.txt" in error
     assert not out.exists()
+
+
+def test_traffic_is_counted_in_the_observed_pass_or_the_reason_is_there(plain: Path) -> None:
+    result = json.loads((plain / "result.json").read_text())
+    for slot in result["observed_pass"]["slots"]:
+        (counters,) = [one["seen"] for one in slot["collectors"] if one["name"] == "counters"]
+        assert counters["readings"]
+        for reading in counters["readings"]:
+            assert reading["direction"] in {"read", "write", "both", "sent", "received"}
+            assert reading["window_us"] > 0
+            assert isinstance(reading["bytes"], float) or reading["bytes"]["reason"]
+    for bytes_by_arm in result["evidence"]["counters"].values():
+        assert bytes_by_arm.keys() == {"early", "at_consume"}
+        for counted in bytes_by_arm.values():
+            assert isinstance(counted, float) or counted["reason"]

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "collectors/counter_recipes.h"
+#include "collectors/pass_collector.h"
 #include "harness/base/error.h"
 
 namespace eb::collectors {
@@ -306,6 +307,22 @@ TEST(Traffic, NvmlsSamplesAreRatesOfTheirOwnWindow) {
   ASSERT_EQ(none.size(), 1U);
   EXPECT_FALSE(none[0].bytes);
   EXPECT_EQ(none[0].reason, "no NVML");
+}
+
+TEST(Traffic, TheObservedPassCountsIt) {
+  for (const auto& one : pass_collectors()) {
+    if (std::string(one->name()) != "counters") continue;
+    EXPECT_FALSE(one->replays_kernels());
+    EXPECT_TRUE(nlohmann::json::parse(one->stop())["host_bytes"]["value"].is_null());  // not started
+    one->start({});
+    const auto seen = nlohmann::json::parse(one->stop());
+    EXPECT_FALSE(seen["readings"].empty());
+    for (const char* sum : {"cross_socket_bytes", "host_bytes"}) {
+      EXPECT_TRUE(seen[sum].is_number() || !seen[sum]["reason"].get<std::string>().empty()) << sum;
+    }
+    return;
+  }
+  FAIL() << "the counters are not among the collectors";
 }
 
 // On this machine, whatever it has: a reading or a reason.
