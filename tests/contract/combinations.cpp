@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/base/error.h"
+#include "harness/plan/validity.h"
 #include "harness/plan/values.h"
 #include "placement/topology.h"
 
@@ -12,11 +13,6 @@ namespace eb::contract {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-const std::vector<std::string>& copies_words() {
-  static const std::vector<std::string> words{"one", "per-numa-node"};
-  return words;
-}
 
 // Nodes of this machine that a policy can name; the same words in the plan, whatever machine it is for.
 std::vector<int> usable_nodes() {
@@ -51,19 +47,11 @@ std::string policy_text(plan::PolicyKind kind) {
   }
 }
 
-bool is_valid(const Combination& combination) {
-  try {
-    static_cast<void>(plan::parse_plan(scenario_text(combination, "cpu"), ".", {}));
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 std::string Combination::text() const {
-  std::string text = fmt::format("{}_{}_{}_{}", plan::name(mode), plan::name(backing), plan::name(policy), copies);
+  std::string text =
+      fmt::format("{}_{}_{}_{}", plan::name(mode), plan::name(backing), plan::name(policy), plan::name(copies));
   std::replace(text.begin(), text.end(), '-', '_');
   return text;
 }
@@ -71,7 +59,7 @@ std::string Combination::text() const {
 std::string scenario_text(const Combination& combination, const std::string& backend) {
   const bool stock = combination.policy == plan::PolicyKind::stock;
   const bool by_reader = combination.policy == plan::PolicyKind::consumer;
-  const bool per_node = combination.copies != "one";
+  const bool per_node = combination.copies != plan::Copies::one;
   Json scenario = {
       {"name", "contract"},
       {"question", "Do all readers see the tables?"},
@@ -87,7 +75,7 @@ std::string scenario_text(const Combination& combination, const std::string& bac
       {"storage",
        {{"backing", plan::name(combination.backing)},
         {"policy", policy_text(combination.policy)},
-        {"copies", combination.copies},
+        {"copies", plan::name(combination.copies)},
         {"pretouch", stock ? "none" : "parallel:2"},
         {"bind_ranks", by_reader || per_node ? "device-local" : "none"}}},
       {"workload",
@@ -108,9 +96,9 @@ const std::vector<Combination>& valid_combinations() {
     for (const auto& [mode_name, mode] : plan::table_modes()) {
       for (const auto& [backing_name, backing] : plan::backings()) {
         for (const auto& [policy_name, policy] : plan::policy_kinds()) {
-          for (const std::string& copies : copies_words()) {
-            const Combination one{mode, backing, policy, copies};
-            if (is_valid(one)) found.push_back(one);
+          for (const auto& [copies_name, copies] : plan::copies_kinds()) {
+            if (backing == plan::Backing::hbm || backing == plan::Backing::stub) continue;
+            if (plan::is_valid({mode, backing, policy, copies})) found.push_back({mode, backing, policy, copies});
           }
         }
       }

@@ -1,4 +1,4 @@
-// Every combination of storage settings that a scenario may have, out of the words that the key table knows: none can
+// Every combination of storage settings that a scenario may have, out of the table that `plan` checks it by: none can
 // be forgotten here, and one that becomes valid is tested from then on.
 #pragma once
 
@@ -14,7 +14,7 @@ struct Combination {
   plan::TableMode mode{};
   plan::Backing backing{};
   plan::PolicyKind policy{};
-  std::string copies;
+  plan::Copies copies{};
 
   // "shared_hugetlb_2m_bind_one": a test's name.
   [[nodiscard]] std::string text() const;
@@ -26,7 +26,7 @@ struct Combination {
 // them idle in every second step. `backend`: cpu, or fake with device graphs recorded piecewise.
 [[nodiscard]] std::string scenario_text(const Combination& combination, const std::string& backend);
 
-// Those that `plan` takes. Bounds (hbm, stub) are no arms and hold no table in host memory.
+// Those that plan::is_valid() takes, without the bounds (hbm, stub): these hold no table in host memory.
 [[nodiscard]] const std::vector<Combination>& valid_combinations();
 
 }  // namespace eb::contract
