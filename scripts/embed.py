@@ -1,5 +1,5 @@
-"""`python scripts/embed.py OUT.cpp NAMESPACE FUNCTION FILE...`: writes the texts of FILEs into a C++ source, so that the
-program carries its data files and needs no folder of them."""
+"""`python scripts/embed.py OUT.cpp NAMESPACE FUNCTION FILE...`: writes the texts of FILEs into a C++ source, so that
+the program carries its data files and needs no folder of them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class RunWriter final : public measure::Observer {
   std::map<int, std::vector<rank::EventRecord>> block_events_;  // of the running block, by rank
   std::string block_samples_;
   std::vector<std::size_t> stored_steps_;  // of each arm, whose samples are in files
-  std::map<int, Json> block_traces_;  // slots of the running block, by rank
+  std::map<int, Json> block_traces_;       // slots of the running block, by rank
   bool allow_degraded_ = false;
   std::string during_ = "start";
   std::string result_text_;

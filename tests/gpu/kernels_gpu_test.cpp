@@ -171,7 +171,7 @@ TEST_P(GpuLookup, EqualsTheCpuTwin) {
         }
         sums.poison();
         finish(gather_rows_cuda({device, sums.as<std::uint32_t>()}, cap, nullptr, &grid));
-        ASSERT_EQ(grid, std::min(cap, host.tiles()));
+        ASSERT_EQ(grid, std::min<std::int64_t>(cap, host.tiles()));
         ASSERT_EQ(sums.get<std::uint32_t>(expected_sums.size()), expected_sums)
             << "bare gather, cap " << cap << " ordered " << ordered;
       }

@@ -158,7 +158,8 @@ TEST(Schedule, BlocksEndWithTheBareGatherOfEachArm) {
   plan::Plan plan = two_arms(true);
   const auto calibrations = [&] {
     std::vector<SlotPlan> found;
-    for (const SlotPlan& slot : make_schedule(plan)[0].blocks[0]) {
+    const std::vector<RerollPlan> schedule = make_schedule(plan);
+    for (const SlotPlan& slot : schedule[0].blocks[0]) {
       if (slot.kind == SlotKind::calibration) found.push_back(slot);
     }
     return found;

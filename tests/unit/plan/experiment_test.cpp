@@ -269,7 +269,9 @@ TEST(Checks, TheLookupAloneHasNoModelAroundIt) {
   EXPECT_THAT(error_of({{"workload.window_launches", "4"}}), HasSubstr("is for workload.kind lookup, found steps"));
   auto settings = experiment("prefetch.grid_cap", R"({"A": 1, "B": 2})");
   settings.push_back(lookup);
-  settings.push_back({"experiment.inject", R"({"stage": "front", "percent": 10, "arm": "B"})"});
+  settings.push_back({"experiment.inject.stage", "front"});
+  settings.push_back({"experiment.inject.percent", "10"});
+  settings.push_back({"experiment.inject.arm", "B"});
   EXPECT_THAT(error_of(settings), HasSubstr("no other stage than lookup"));
 }
 
