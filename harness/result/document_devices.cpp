@@ -1,5 +1,6 @@
 // result.json: the GPUs of a run: who they are, in which state they were, and whether their times count.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "harness/base/error.h"
@@ -88,9 +89,14 @@ bool Record::uses_gpu() const {
 Json devices_of(const Record& record, std::size_t arm) {
   Json list = Json::array();
   if (arm >= record.devices.size()) return list;
+  std::map<std::string, int> ranks_on;
+  for (const auto& [rank, device] : record.devices[arm]) ++ranks_on[device.value("uuid", Json()).dump()];
   for (const auto& [rank, device] : record.devices[arm]) {
     Json one = {{"rank", rank}};
     one.update(device);
+    // A rank knows of others on its device only where they share a collective.
+    const Json uuid = device.value("uuid", Json());
+    if (uuid.is_string() && ranks_on.at(uuid.dump()) > 1) one["time_sliced"] = true;
     list.push_back(std::move(one));
   }
   return list;

@@ -146,10 +146,10 @@ def test_the_schema_refuses_what_the_rules_forbid(archive: Path) -> None:
 
 def test_sections_and_their_order(archive: Path) -> None:
     result = load(archive / "result.json")
-    assert list(result)[:23] == [
+    assert list(result)[:24] == [
         "schema", "schema_version", "complete", "name", "question", "context", "topology", "effective", "conditions",
-        "ledger", "placement", "startup", "checks", "arms", "cells", "evidence", "comparisons", "hypotheses",
-        "grid_caps", "observed_pass", "warnings", "failures", "slots",
+        "ledger", "placement", "startup", "checks", "arms", "cells", "lookup_rates", "evidence", "comparisons",
+        "hypotheses", "grid_caps", "observed_pass", "warnings", "failures", "slots",
     ]  # fmt: skip
     assert result["complete"] is True
     assert result["checks"]["passed"] is True

@@ -60,9 +60,11 @@ TEST_F(Devices, SharedDevicesAndFailedGatesAreWarnings) {
   EXPECT_THAT(device_warnings(record_), IsEmpty());
   record_.devices[0][1] = {{"backend", "cuda"}, {"uuid", "GPU-another"}, {"time_sliced", false}};
   EXPECT_FALSE(record_.time_sliced());
+  for (const Json& device : devices_of(record_, 0)) EXPECT_EQ(device.at("time_sliced"), false) << device.dump();
   // Two replicas on one device share no collective: neither rank knows of the other.
   record_.devices[0][1] = {{"backend", "cuda"}, {"uuid", "GPU-used"}, {"time_sliced", false}};
   EXPECT_TRUE(record_.time_sliced());
+  for (const Json& device : devices_of(record_, 0)) EXPECT_EQ(device.at("time_sliced"), true) << device.dump();
   record_.devices[0][1] = {{"backend", "cuda"}, {"uuid", "GPU-used"}, {"time_sliced", true}};
   record_.gates.push_back(judge(device("GPU-used", {"hw_slowdown"}, 5, Json::array())));
   EXPECT_TRUE(record_.time_sliced());
