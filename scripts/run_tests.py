@@ -146,7 +146,7 @@ GUESTS = {
     "test_limits": ["--nodes", "1G,1G", "--cpus", "1,1"],
     "test_odd_nodes": ["--nodes", "1G,512M,256M", "--cpus", "1,1,0", "--distance", "0-1=21,0-2=31,1-2=31"],
 }
-GUEST_SECONDS = "600"  # a limit; both together take about 3 minutes on two idle cores
+GUEST_SECONDS = "600"  # a limit for each guest
 
 
 def guest() -> Count:
