@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
     "device": {"backend": "cpu"},
     "storage": {"backing": "shm", "policy": "none"},
     "workload": {"kind": "steps", "batches": [{"decode": 2}], "steps": 1, "warmup": 0, "burn_in": 0},
-    "experiment": {"pairs": 1, "blocks": 1},
+    "experiment": {"pairs": 1, "blocks": 1, "observed_pass": False},  # page truth here is that of the snapshots
     "seed": 1,
 }
 
