@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <ctime>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -19,6 +18,7 @@
 #include "harness/base/os.h"
 #include "harness/base/sha256.h"
 #include "harness/plan/nearest.h"
+#include "harness/result/folder.h"
 #include "harness/result/verify.h"
 
 namespace eb::result {
@@ -33,15 +33,6 @@ constexpr const char* kRuns = "runs";          // runs/ID/{entry.json, run/...}
 constexpr const char* kIncoming = "incoming";  // on its way in or out; holds nothing while nobody has the lock
 constexpr std::size_t kLeastIdDigits = 4;
 constexpr std::string_view kLatest = "@latest";
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
 
 void sync_folder(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -39,6 +39,15 @@ void remove_earlier_run(const fs::path& path) {
 
 }  // namespace
 
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
 RunFolder::RunFolder(const std::string& path, bool force) : path_(path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

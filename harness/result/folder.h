@@ -9,6 +9,9 @@
 
 namespace eb::result {
 
+// "2026-11-29T12:00:00Z".
+[[nodiscard]] std::string utc_now();
+
 class RunFolder {
  public:
   // Creates `path` with its subfolders. Errors: Error(usage) where it exists and `force` is false, or where it exists

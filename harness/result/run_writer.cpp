@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <filesystem>
 #include <iterator>
 #include <utility>
@@ -16,15 +15,6 @@ namespace eb::result {
 namespace {
 
 constexpr int kLeastPairs = 6;  // an exact sign test at 5 % needs them, and so does a gate
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
 
 // Beside another result.json: manifest, failure, log, and what the result grows by.
 constexpr std::size_t kRoomToEnd = 128 << 10;
