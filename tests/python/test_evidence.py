@@ -308,17 +308,22 @@ def test_a_run_ends_where_its_precision_is_reached(tmp_path: Path, state: Path) 
     run("verify", str(folder))
 
 
-def test_coresident_arms_alternate_on_tables_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["fake", "cpu"])
+def test_coresident_arms_alternate_on_tables_of_their_own(tmp_path: Path, backend: str) -> None:
     scenario = json.loads(SCENARIO.read_text())
     scenario["experiment"].update(
         factor="storage.pretouch", arms={"A": "none", "B": "leader"}, coresident=True, pairs=2, primary="lookup_us.p50"
     )
+    if backend == "cpu":
+        scenario["device"] = {"backend": "cpu", "cpu_workers": 1}
     path = tmp_path / "coresident.json"
     path.write_text(json.dumps(scenario))
     folder = tmp_path / "run"
     run("run", str(path), "-o", str(folder))
     result = json.loads((folder / "result.json").read_text())
     assert [pair["rerolls"] for pair in result["evidence"]["pairs"]] == [{"A": 0, "B": 0}, {"A": 1, "B": 1}]
+    assert result["comparisons"][0]["primary"]["pairs"] == 2
+    assert result["checks"]["passed"] is True
     for reroll in (0, 1):
         for block in range(scenario["experiment"]["blocks"]):
             order = "".join(
