@@ -104,7 +104,7 @@ std::vector<PoolDemand> pool_demands(const EffectivePolicy& policy,
 HugePools read_huge_pools(std::int64_t page_bytes, const std::string& root) {
   HugePools pools;
   pools.page_bytes = page_bytes;
-  for (int node = 0; node < 1024; ++node) {  // the kernel's largest count; numbers may have holes
+  for (const int node : read_node_numbers(root)) {
     for (const HugePagePool& pool : read_huge_page_pools(node, root)) {
       if (pool.page_bytes == page_bytes) pools.nodes[node] = {pool.total, pool.free};
     }

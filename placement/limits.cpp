@@ -7,6 +7,7 @@
 #include "harness/base/os.h"
 #include "placement/backing.h"
 #include "placement/cgroup.h"
+#include "placement/machine.h"
 #include "placement/policy.h"
 
 namespace eb::placement {
@@ -37,10 +38,8 @@ std::string try_read(const std::string& path) {
 std::map<int, std::int64_t> read_node_free(const std::string& root, std::int64_t machine_total) {
   std::map<int, std::int64_t> free;
   std::int64_t total = 0;
-  // Node numbers may have holes; 1024 is the kernel's largest count.
-  const std::string folder = root + "/sys/devices/system/node/node";
-  for (int node = 0; node < 1024; ++node) {
-    const std::string text = try_read(fmt::format("{}{}/meminfo", folder, node));
+  for (const int node : read_node_numbers(root)) {
+    const std::string text = try_read(fmt::format("{}/sys/devices/system/node/node{}/meminfo", root, node));
     const std::int64_t node_total = meminfo_bytes(text, "MemTotal");
     if (node_total < 0) continue;
     total += node_total;

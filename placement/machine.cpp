@@ -16,6 +16,20 @@ namespace eb::placement {
 
 namespace {
 
+constexpr const char* kNodes = "/sys/devices/system/node";
+
+// Empty where there is no such folder.
+std::vector<std::string> names_in(const std::string& folder) {
+  struct CloseFolder {
+    void operator()(DIR* opened) const noexcept { ::closedir(opened); }
+  };
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, CloseFolder> opened(::opendir(folder.c_str()));
+  if (!opened) return names;
+  while (const dirent* entry = ::readdir(opened.get())) names.emplace_back(entry->d_name);
+  return names;
+}
+
 std::optional<double> read_number(const std::string& path) {
   try {
     return std::stod(read_file(path));  // "16.0 GT/s PCIe", "16"
@@ -28,18 +42,25 @@ std::int64_t to_limit(rlim_t value) { return value == RLIM_INFINITY ? -1 : stati
 
 }  // namespace
 
+std::vector<int> read_node_numbers(const std::string& root) {
+  std::vector<int> numbers;
+  for (const std::string& name : names_in(root + kNodes)) {
+    int number = -1;
+    int length = 0;
+    if (std::sscanf(name.c_str(), "node%d%n", &number, &length) != 1) continue;
+    if (number >= 0 && static_cast<std::size_t>(length) == name.size()) numbers.push_back(number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
 std::vector<HugePagePool> read_huge_page_pools(int node, const std::string& root) {
-  struct CloseFolder {
-    void operator()(DIR* opened) const noexcept { ::closedir(opened); }
-  };
   std::vector<HugePagePool> pools;
-  const std::string folder = fmt::format("{}/sys/devices/system/node/node{}/hugepages", root, node);
-  const std::unique_ptr<DIR, CloseFolder> opened(::opendir(folder.c_str()));
-  if (!opened) return pools;
-  while (const dirent* entry = ::readdir(opened.get())) {
+  const std::string folder = fmt::format("{}{}/node{}/hugepages", root, kNodes, node);
+  for (const std::string& name : names_in(folder)) {
     long long kib = 0;
-    if (std::sscanf(entry->d_name, "hugepages-%lldkB", &kib) != 1) continue;
-    const std::string pool = folder + "/" + entry->d_name;
+    if (std::sscanf(name.c_str(), "hugepages-%lldkB", &kib) != 1) continue;
+    const std::string pool = folder + "/" + name;
     const auto total = read_number(pool + "/nr_hugepages");
     const auto free = read_number(pool + "/free_hugepages");
     if (!total || !free) continue;

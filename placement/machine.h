@@ -10,12 +10,16 @@
 
 namespace eb::placement {
 
+// Numbers of the NUMA nodes that sysfs lists, ascending; they may have holes. `root` stands before every path, for
+// tests.
+[[nodiscard]] std::vector<int> read_node_numbers(const std::string& root = "");
+
 struct HugePagePool {
   std::int64_t page_bytes = 0;
   std::int64_t total = 0;  // pages
   std::int64_t free = 0;   // -1: not stated
 };
-// Pools of one NUMA node, by page size; empty where the kernel has none. `root` stands before every path, for tests.
+// Pools of one NUMA node, by page size; empty where the kernel has none.
 [[nodiscard]] std::vector<HugePagePool> read_huge_page_pools(int node, const std::string& root = "");
 
 // Pools by NUMA node as hwloc's XML states them (`free` never). Errors: Error(failure) where it is not hwloc's XML.

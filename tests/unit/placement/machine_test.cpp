@@ -1,33 +1,29 @@
 #include "placement/machine.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/resource.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "harness/base/error.h"
 #include "placement/topology.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace eb::placement {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Sysfs : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/eb_sysfs_XXXXXX";
-    root = mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(root); }
-  void write(const std::string& path, const std::string& text) const {
-    fs::create_directories(fs::path(root + path).parent_path());
-    std::ofstream(root + path) << text << "\n";
-  }
-  std::string root;
+  void write(const std::string& path, const std::string& text) const { folder_.write(path, text + "\n"); }
+  TemporaryFolder folder_;
+  std::string root = folder_.path();
 };
+
+TEST_F(Sysfs, NodeNumbersMayHaveHoles) {
+  for (const char* name : {"node10", "node2", "node0", "nodes", "node3x", "node-1", "has_cpu"}) {
+    write(std::string("/sys/devices/system/node/") + name + "/meminfo", "");
+  }
+  EXPECT_EQ(read_node_numbers(root), (std::vector<int>{0, 2, 10}));
+  EXPECT_TRUE(read_node_numbers(root + "/nowhere").empty());
+}
 
 TEST_F(Sysfs, HugePagePoolsBySize) {
   const std::string folder = "/sys/devices/system/node/node1/hugepages/";
