@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import PAGE, ROOT, Bench, pages, snapshots
+from bench import NO_HUGE_PAGES, PAGE, ROOT, SOME_HUGE_PAGES, Bench, pages, snapshots
 
 HUGE = 2 << 20
 THP = Path("/sys/kernel/mm/transparent_hugepage")
@@ -22,6 +21,11 @@ def set_pool(node: int, count: int, kib: int = 2048) -> None:
     file = Path(f"/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/nr_hugepages")
     file.write_text(str(count))
     assert int(file.read_text()) == count, f"node {node} has no room for {count} pages of {kib} KiB"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, SOME_HUGE_PAGES)
 
 
 @pytest.fixture
@@ -165,13 +169,8 @@ def test_private_memory_in_transparent_huge_pages(bench: Bench, policy: str) -> 
         assert all(set(found) == {1} for found in pages(result))
 
 
-# prctl(PR_SET_THP_DISABLE) is inherited by the ranks, while the switches in /sys still say yes.
-NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-
-
 def test_huge_pages_that_were_not_obtained_are_a_finding(bench: Bench, shmem_advise: None) -> None:
-    prefix = (sys.executable, "-c", NO_HUGE_PAGES)
-    result = bench.run({"storage.backing": "shm-thp", "storage.policy": "bind:0"}, before=prefix)
+    result = bench.run({"storage.backing": "shm-thp", "storage.policy": "bind:0"}, before=NO_HUGE_PAGES)
     assert coverage(bench, "shmem_bytes") == [0.0] * 4
     (warning,) = [one for one in result["warnings"] if one["code"] == "thp_not_covered"]
     assert "0.0 %" in warning["text"]

@@ -3,69 +3,23 @@ by name; tests/guest has the rest."""
 
 from __future__ import annotations
 
-import copy
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import NO_HUGE_PAGES, SOME_HUGE_PAGES, Bench
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
 HUGE = 2 << 20
 THP = Path("/sys/kernel/mm/transparent_hugepage")
 
-# Two replicas of one rank, some 12 MiB of tables.
-SMALL: dict[str, Any] = {
-    "name": "huge-pages",
-    "question": "Which pages do the tables lie in?",
-    "model": {
-        "preset": "deepseek-v4.1-flash",
-        "table_scale": 0.00005,
-        "hidden_size": 64,
-        "hc_mult": 1,
-        "backbone": {"layers": 15, "weight_bytes_per_layer": 1024, "flops_per_token_per_layer": 2048},
-    },
-    "parallel": {"tp": 1, "dp": 2, "table_mode": "shared"},
-    "device": {"backend": "cpu"},
-    "storage": {"backing": "shm", "policy": "none"},
-    "workload": {"kind": "steps", "batches": [{"decode": 2}], "steps": 1, "warmup": 0, "burn_in": 0},
-    "experiment": {"pairs": 1, "blocks": 1},
-    "seed": 1,
-}
-# prctl(PR_SET_THP_DISABLE) is inherited by the ranks, while the switches in /sys still say yes.
-NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-
-
-class Bench:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.error = ""
-
-    def run(self, settings: dict[str, Any], *, code: int = 0, before: tuple[str, ...] = ()) -> Any:
-        scenario = copy.deepcopy(SMALL)
-        for key, value in settings.items():
-            section, name = key.split(".")
-            scenario[section][name] = value
-        file = self.folder / "scenario.json"
-        file.write_text(json.dumps(scenario))
-        command = [*before, BINARY, "run", str(file), "-o", str(self.folder / "out"), "--force", "--no-progress"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        self.error = done.stderr
-        assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-        result = self.folder / "out" / "result.json"
-        return json.loads(result.read_text()) if code == 0 else None
-
-    def mapping(self, rank: int, label: str = "steady") -> Any:
-        return json.loads((self.folder / f"out/placement/reroll-0/{label}-rank-{rank}.json").read_text())["mapping"]
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+    """Two replicas of one rank."""
+    return Bench(tmp_path, SOME_HUGE_PAGES | {"parallel.tp": 1})
+
+
+def mapping_of(bench: Bench, rank: int, label: str = "steady") -> Any:
+    return bench.rank_snapshot(0, label, rank)["mapping"]
 
 
 def switch(name: str) -> str:
@@ -111,7 +65,7 @@ def thp() -> None:
 def test_coverage_of_private_huge_pages_is_measured(bench: Bench, thp: None) -> None:
     result = bench.run({"storage.backing": "anon-thp", "parallel.table_mode": "private"})
     for rank in (0, 1):
-        mapping = bench.mapping(rank)
+        mapping = mapping_of(bench, rank)
         assert mapping["bytes"] % HUGE == 0
         assert mapping["rss_bytes"] == mapping["bytes"]
         huge = mapping["huge_pages"]
@@ -120,19 +74,18 @@ def test_coverage_of_private_huge_pages_is_measured(bench: Bench, thp: None) -> 
         kib = int(smaps.split("AnonHugePages:")[1].split()[0])
         assert huge["anon_bytes"] == kib * 1024
     found = [one for one in result["warnings"] if one["code"] == "thp_not_covered"]
-    least = min(bench.mapping(rank, "after_load")["huge_pages"]["share"] for rank in (0, 1))
+    least = min(mapping_of(bench, rank, "after_load")["huge_pages"]["share"] for rank in (0, 1))
     assert bool(found) == (least < 0.95)
     (entry,) = result["ledger"]
     assert entry["observed"]["backing_allocated_bytes"] == entry["backing_bytes"]
 
 
 def test_huge_pages_that_were_not_obtained_are_a_finding(bench: Bench, thp: None) -> None:
-    prefix = (sys.executable, "-c", NO_HUGE_PAGES)
-    result = bench.run({"storage.backing": "anon-thp", "parallel.table_mode": "private"}, before=prefix)
+    result = bench.run({"storage.backing": "anon-thp", "parallel.table_mode": "private"}, before=NO_HUGE_PAGES)
     (warning,) = [one for one in result["warnings"] if one["code"] == "thp_not_covered"]
     assert "storage.backing anon-thp asked for transparent huge pages, 0.0 %" in warning["text"]
     assert warning["figures"]["covered_share"] == 0
-    assert bench.mapping(0)["huge_pages"]["share"] == 0
+    assert mapping_of(bench, 0)["huge_pages"]["share"] == 0
 
 
 def test_pinned_rounding_takes_what_a_caching_allocator_would(bench: Bench) -> None:

@@ -4,11 +4,8 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -16,11 +13,10 @@
 #include "collectors/counter_recipes.h"
 #include "collectors/pass_collector.h"
 #include "harness/base/error.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace eb::collectors {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kSapphireRapids =
     "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\n\nvendor_id\t: x\n";
@@ -55,8 +51,6 @@ class FakePerf final : public PerfSystem {
 class FakeSys : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/eb_uncore_XXXXXX";
-    root = mkdtemp(name);
     perf = std::make_shared<FakePerf>();
     for (int cpu = 0; cpu < 4; ++cpu) {
       write(fmt::format("/sys/devices/system/cpu/cpu{}/topology/physical_package_id", cpu), cpu < 2 ? "0" : "1");
@@ -65,11 +59,7 @@ class FakeSys : public testing::Test {
     write("/sys/devices/system/node/node1/cpulist", "2-3");
     write("/sys/devices/system/node/node2/cpulist", "");  // memory without CPUs
   }
-  void TearDown() override { fs::remove_all(root); }
-  void write(const std::string& path, const std::string& text) const {
-    fs::create_directories(fs::path(root + path).parent_path());
-    std::ofstream(root + path) << text << "\n";
-  }
+  void write(const std::string& path, const std::string& text) const { folder_.write(path, text + "\n"); }
   void pmu(const std::string& name, int type, const std::map<std::string, std::string>& format,
            const std::string& cpus = "0,2") const {
     const std::string folder = "/sys/bus/event_source/devices/" + name;
@@ -99,7 +89,8 @@ class FakeSys : public testing::Test {
     return found;
   }
 
-  std::string root;
+  TemporaryFolder folder_;
+  std::string root = folder_.path();
   std::shared_ptr<FakePerf> perf;
 };
 

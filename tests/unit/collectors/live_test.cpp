@@ -1,14 +1,13 @@
 // Processes on a made-up /proc: what is taken for a table, who shares it, what is found, what may not be read.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "collectors/observation.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace eb::collectors {
 namespace {
@@ -33,17 +32,8 @@ struct Piece {
 
 class FakeProc : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/eb_live_XXXXXX";
-    root = mkdtemp(name);
-    machine.node_cpus = {{0, {0, 1, 2, 3}}, {1, {4, 5, 6, 7}}};
-  }
-  void TearDown() override { fs::remove_all(root); }
-
-  void write(const std::string& path, const std::string& text) const {
-    fs::create_directories(fs::path(root + path).parent_path());
-    std::ofstream(root + path) << text;
-  }
+  void SetUp() override { machine.node_cpus = {{0, {0, 1, 2, 3}}, {1, {4, 5, 6, 7}}}; }
+  void write(const std::string& path, const std::string& text) const { folder_.write(path, text); }
 
   void process(int pid, const std::string& cpus, const std::vector<Piece>& pieces,
                const std::string& task_policy = "default") const {
@@ -91,7 +81,8 @@ class FakeProc : public testing::Test {
     return found;
   }
 
-  std::string root;
+  TemporaryFolder folder_;
+  std::string root = folder_.path();
   LiveMachine machine;
 };
 

@@ -1,10 +1,9 @@
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "collectors/system_state.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace eb::collectors {
 namespace {
@@ -12,15 +11,14 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(NodeMemoryFiles, UnitsAndNodeNumbersWithHoles) {
-  char name[] = "/tmp/eb_nodes_XXXXXX";
-  const std::string root = mkdtemp(name);
-  for (const auto* node : {"node2", "node0", "node10", "nodeless"}) fs::create_directories(root + "/" + node);
-  std::ofstream(root + "/node0/meminfo") << "Node 0 MemTotal:        4679452 kB\nNode 0 HugePages_Total:     3\n"
-                                            "Node 0 Active(anon):    8 kB\ngarbage\n";
-  std::ofstream(root + "/node10/meminfo") << "Node 10 MemFree:  1 kB\n";
-  std::ofstream(root + "/nodeless/meminfo") << "Node 5 MemFree:  1 kB\n";
-  const auto nodes = read_node_memory(root);
-  fs::remove_all(root);
+  const TemporaryFolder folder;
+  for (const auto* node : {"node2", "node0", "node10", "nodeless"}) fs::create_directories(folder / node);
+  folder.write("/node0/meminfo",
+               "Node 0 MemTotal:        4679452 kB\nNode 0 HugePages_Total:     3\n"
+               "Node 0 Active(anon):    8 kB\ngarbage\n");
+  folder.write("/node10/meminfo", "Node 10 MemFree:  1 kB\n");
+  folder.write("/nodeless/meminfo", "Node 5 MemFree:  1 kB\n");
+  const auto nodes = read_node_memory(folder.path());
   ASSERT_EQ(nodes.size(), 2U);  // node2 has no meminfo
   EXPECT_EQ(nodes[0].node, 0);
   EXPECT_EQ(nodes[0].bytes, (std::map<std::string, std::int64_t>{

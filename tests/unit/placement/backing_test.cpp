@@ -7,36 +7,16 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
 #include "placement/pretouch.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace eb::placement {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/eb_placement_XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  [[nodiscard]] const std::string& path() const { return path_; }
-  void write(const std::string& name, const std::string& text) const {
-    fs::create_directories(fs::path(path_ + "/" + name).parent_path());
-    std::ofstream(path_ + "/" + name) << text;
-  }
-
- private:
-  std::string path_;
-};
 
 int names_in_shm() {
   int count = 0;
@@ -99,7 +79,7 @@ TEST(StockFile, NothingIsLeftWhereTheSizeIsRefused) {
 }
 
 TEST(StaleNames, OfADeadOwnerGoAndOfALiveOneStay) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::int64_t own_start = process_start_time(getpid());
   ASSERT_GT(own_start, 0);
   // A child that has ended: its pid is free or someone else's, its start time matches nobody.
@@ -127,7 +107,7 @@ TEST(StaleNames, OfADeadOwnerGoAndOfALiveOneStay) {
 
 // An owner that this pid namespace does not see still holds its file.
 TEST(StaleNames, OneThatSomebodyHoldsStays) {
-  const Folder folder;
+  const TemporaryFolder folder;
   NamedFile file = create_stock_file(4096, folder.path());
   const std::string foreign = folder / "engram_bench_999999999_1_0";
   fs::rename(file.path, foreign);
@@ -138,7 +118,7 @@ TEST(StaleNames, OneThatSomebodyHoldsStays) {
 }
 
 TEST(StaleNames, LinksAreNotFollowed) {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("victim", "keep me");
   fs::create_symlink(folder / "victim", folder / "engram_bench_999999999_1_0");
   EXPECT_EQ(remove_stale_stock_files(folder.path()), 0);

@@ -2,39 +2,25 @@
 #include "placement/huge_pages.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "harness/base/os.h"
 #include "harness/plan/layout.h"
 #include "kernels/pretouch.h"
 #include "placement/backing.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace eb::placement {
 namespace {
 
-namespace fs = std::filesystem;
 using plan::Backing;
 using plan::PolicyKind;
 
 constexpr std::int64_t k2M = std::int64_t{2} << 20;
 constexpr std::int64_t k1G = std::int64_t{1} << 30;
 
-class Machine {
+// A made-up machine with pools and switches.
+class Machine : public TemporaryFolder {
  public:
-  Machine() {
-    char name[] = "/tmp/eb_huge_XXXXXX";
-    root = mkdtemp(name);
-  }
-  ~Machine() { fs::remove_all(root); }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-  void write(const std::string& path, const std::string& text) const {
-    fs::create_directories(fs::path(root + path).parent_path());
-    std::ofstream(root + path) << text << "\n";
-  }
   void pool(int node, std::int64_t total, std::int64_t free, int kib = 2048) const {
     const std::string folder = fmt::format("/sys/devices/system/node/node{}/hugepages/hugepages-{}kB/", node, kib);
     write(folder + "nr_hugepages", fmt::format("{}", total));
@@ -46,7 +32,6 @@ class Machine {
   void thp(const std::string& file, const std::string& text) const {
     write("/sys/kernel/mm/transparent_hugepage/" + file, text);
   }
-  std::string root;
 };
 
 TEST(Units, AreThePageSizesOfTheBackings) {
@@ -83,7 +68,7 @@ TEST(PoolShortage, NamesNodeNeedAndPool) {
   machine.pool(0, 64, 60);
   machine.pool(1, 64, 10);
   machine.pool(1, 0, 0, 1048576);
-  const HugePools pools = read_huge_pools(k2M, machine.root);
+  const HugePools pools = read_huge_pools(k2M, machine.path());
   EXPECT_EQ(pools.nodes.size(), 2U);
   EXPECT_TRUE(pool_shortage(Backing::hugetlb_2m, {{{0}, 60}, {{}, 70}}, pools).text.empty());
   const PoolShortage small = pool_shortage(Backing::hugetlb_2m, {{{1}, 11}, {{}, 11}}, pools);
@@ -99,9 +84,9 @@ TEST(PoolShortage, NoPoolAtAllIsASkip) {
   const Machine machine;
   machine.pool(0, 64, 64);
   machine.pool(1, 0, 0);
-  const HugePools pools = read_huge_pools(k2M, machine.root);
+  const HugePools pools = read_huge_pools(k2M, machine.path());
   EXPECT_EQ(pool_shortage(Backing::hugetlb_2m, {{{1}, 1}}, pools).exit, Exit::skipped);
-  const PoolShortage none = pool_shortage(Backing::hugetlb_1g, {{{}, 1}}, read_huge_pools(k1G, machine.root));
+  const PoolShortage none = pool_shortage(Backing::hugetlb_1g, {{{}, 1}}, read_huge_pools(k1G, machine.path()));
   EXPECT_EQ(none.exit, Exit::skipped);
   EXPECT_NE(none.text.find("this machine has no pool of 1.0 GiB huge pages"), std::string::npos) << none.text;
   // A node without a pool goes before one whose pool is too small: 77 before 1.
@@ -112,46 +97,46 @@ TEST(PoolShortage, ReservedPagesAreTakenAndOvercommitMayBeAdded) {
   const Machine machine;
   machine.pool(0, 10, 10);
   machine.machine_pool("resv_hugepages", 8);
-  EXPECT_EQ(pool_shortage(Backing::hugetlb_2m, {{{}, 3}}, read_huge_pools(k2M, machine.root)).exit, Exit::failure);
-  EXPECT_TRUE(pool_shortage(Backing::hugetlb_2m, {{{}, 2}}, read_huge_pools(k2M, machine.root)).text.empty());
+  EXPECT_EQ(pool_shortage(Backing::hugetlb_2m, {{{}, 3}}, read_huge_pools(k2M, machine.path())).exit, Exit::failure);
+  EXPECT_TRUE(pool_shortage(Backing::hugetlb_2m, {{{}, 2}}, read_huge_pools(k2M, machine.path())).text.empty());
   machine.machine_pool("nr_overcommit_hugepages", 4);
   machine.machine_pool("surplus_hugepages", 1);
-  EXPECT_TRUE(pool_shortage(Backing::hugetlb_2m, {{{}, 5}}, read_huge_pools(k2M, machine.root)).text.empty());
-  EXPECT_FALSE(pool_shortage(Backing::hugetlb_2m, {{{}, 6}}, read_huge_pools(k2M, machine.root)).text.empty());
+  EXPECT_TRUE(pool_shortage(Backing::hugetlb_2m, {{{}, 5}}, read_huge_pools(k2M, machine.path())).text.empty());
+  EXPECT_FALSE(pool_shortage(Backing::hugetlb_2m, {{{}, 6}}, read_huge_pools(k2M, machine.path())).text.empty());
 }
 
 TEST(ThpSwitches, OfPrivateMemory) {
   const Machine machine;
-  EXPECT_NE(thp_obstacle(Backing::anon_thp, machine.root), "");  // a kernel without
+  EXPECT_NE(thp_obstacle(Backing::anon_thp, machine.path()), "");  // a kernel without
   machine.thp("enabled", "always [madvise] never");
-  EXPECT_EQ(thp_obstacle(Backing::anon_thp, machine.root), "");
+  EXPECT_EQ(thp_obstacle(Backing::anon_thp, machine.path()), "");
   machine.thp("enabled", "always madvise [never]");
-  EXPECT_NE(thp_obstacle(Backing::anon_thp, machine.root).find("enabled is never"), std::string::npos);
+  EXPECT_NE(thp_obstacle(Backing::anon_thp, machine.path()).find("enabled is never"), std::string::npos);
   // The switch of the size goes before the general one.
   machine.thp("hugepages-2048kB/enabled", "always inherit [madvise] never");
-  EXPECT_EQ(thp_obstacle(Backing::anon_thp, machine.root), "");
+  EXPECT_EQ(thp_obstacle(Backing::anon_thp, machine.path()), "");
   machine.thp("hugepages-2048kB/enabled", "always [inherit] madvise never");
-  EXPECT_NE(thp_obstacle(Backing::anon_thp, machine.root), "");
+  EXPECT_NE(thp_obstacle(Backing::anon_thp, machine.path()), "");
 }
 
 TEST(ThpSwitches, OfSharedMemoryAndOfTheMount) {
   const Machine machine;
-  EXPECT_EQ(shm_thp_source(machine.root), ThpSource::none);
+  EXPECT_EQ(shm_thp_source(machine.path()), ThpSource::none);
   machine.thp("shmem_enabled", "always within_size advise [never] deny force");
-  EXPECT_EQ(shm_thp_source(machine.root), ThpSource::none);
-  EXPECT_NE(thp_obstacle(Backing::shm_thp, machine.root).find("shmem_enabled is never"), std::string::npos);
+  EXPECT_EQ(shm_thp_source(machine.path()), ThpSource::none);
+  EXPECT_NE(thp_obstacle(Backing::shm_thp, machine.path()).find("shmem_enabled is never"), std::string::npos);
   machine.write("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,nosuid,huge=advise,inode64 0 0");
-  EXPECT_EQ(shm_thp_source(machine.root), ThpSource::dev_shm);
+  EXPECT_EQ(shm_thp_source(machine.path()), ThpSource::dev_shm);
   machine.write("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,huge=advise 0 0\ntmpfs /dev/shm tmpfs rw 0 0");
-  EXPECT_EQ(shm_thp_source(machine.root), ThpSource::none);  // covered by a later mount
+  EXPECT_EQ(shm_thp_source(machine.path()), ThpSource::none);  // covered by a later mount
   machine.thp("shmem_enabled", "always within_size [advise] never deny force");
-  EXPECT_EQ(shm_thp_source(machine.root), ThpSource::memfd);
-  EXPECT_EQ(thp_obstacle(Backing::shm_thp, machine.root), "");
+  EXPECT_EQ(shm_thp_source(machine.path()), ThpSource::memfd);
+  EXPECT_EQ(thp_obstacle(Backing::shm_thp, machine.path()), "");
   machine.thp("hugepages-2048kB/shmem_enabled", "always inherit within_size advise [never]");
-  EXPECT_EQ(shm_thp_source(machine.root), ThpSource::none);
+  EXPECT_EQ(shm_thp_source(machine.path()), ThpSource::none);
   machine.thp("shmem_enabled", "always within_size advise never [deny] force");
   machine.write("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,huge=always 0 0");
-  EXPECT_EQ(shm_thp_source(machine.root), ThpSource::none);
+  EXPECT_EQ(shm_thp_source(machine.path()), ThpSource::none);
 }
 
 TEST(HugetlbBacking, IsWholePagesAndRefusedWherePoolIsShort) {

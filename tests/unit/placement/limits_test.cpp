@@ -1,32 +1,16 @@
 #include <gtest/gtest.h>
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "placement/backing.h"
 #include "placement/cgroup.h"
 #include "placement/pretouch.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace eb::placement {
 namespace {
 
-namespace fs = std::filesystem;
-
-// A fake machine: files below a folder that stands before every path.
-class Machine {
+// A made-up machine with control groups.
+class Machine : public TemporaryFolder {
  public:
-  Machine() {
-    char name[] = "/tmp/eb_machine_XXXXXX";
-    root = mkdtemp(name);
-  }
-  ~Machine() { fs::remove_all(root); }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-  void write(const std::string& path, const std::string& text) const {
-    fs::create_directories(fs::path(root + path).parent_path());
-    std::ofstream(root + path) << text;
-  }
   void v2(const std::string& group, const std::string& max, const std::string& current,
           const std::string& inactive = "0") const {
     const std::string folder = "/sys/fs/cgroup" + group;
@@ -39,7 +23,6 @@ class Machine {
                                       " /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n");
     write("/proc/self/cgroup", "0::" + group + "\n");
   }
-  std::string root;
 };
 
 TEST(Cgroup, TightestOfTheAncestorsCountsNotTheNearest) {
@@ -48,30 +31,30 @@ TEST(Cgroup, TightestOfTheAncestorsCountsNotTheNearest) {
   machine.v2("/pods/pod1/box", "8000000", "1000000");
   machine.v2("/pods/pod1", "4000000", "3500000", "200000");
   machine.v2("/pods", "max", "9000000");
-  const auto tightest = tightest_cgroup_memory(machine.root);
+  const auto tightest = tightest_cgroup_memory(machine.path());
   ASSERT_TRUE(tightest);
   EXPECT_EQ(tightest->folder, "/sys/fs/cgroup/pods/pod1");
   // 4,000,000 - (3,500,000 - 200,000 that the kernel can drop)
   EXPECT_EQ(tightest->free_bytes(), 700000);
-  EXPECT_EQ(cgroup_memory_limits(machine.root).size(), 2U);
-  EXPECT_EQ(read_memory_limits(machine.root).cgroup_free_bytes, 700000);
+  EXPECT_EQ(cgroup_memory_limits(machine.path()).size(), 2U);
+  EXPECT_EQ(read_memory_limits(machine.path()).cgroup_free_bytes, 700000);
 }
 
 TEST(Cgroup, NoLimitIsUnknownNotZero) {
   const Machine machine;
   machine.mount_v2("/a");
   machine.v2("/a", "max", "123");
-  EXPECT_FALSE(tightest_cgroup_memory(machine.root));
-  EXPECT_EQ(read_memory_limits(machine.root).cgroup_free_bytes, -1);
+  EXPECT_FALSE(tightest_cgroup_memory(machine.path()));
+  EXPECT_EQ(read_memory_limits(machine.path()).cgroup_free_bytes, -1);
   const Machine empty;
-  EXPECT_FALSE(tightest_cgroup_memory(empty.root));
+  EXPECT_FALSE(tightest_cgroup_memory(empty.path()));
 }
 
 TEST(Cgroup, OverTheLimitIsZero) {
   const Machine machine;
   machine.mount_v2("/a");
   machine.v2("/a", "1000", "5000");
-  EXPECT_EQ(tightest_cgroup_memory(machine.root)->free_bytes(), 0);
+  EXPECT_EQ(tightest_cgroup_memory(machine.path())->free_bytes(), 0);
 }
 
 TEST(Cgroup, V1WithItsLargestNumberMeaningNoLimit) {
@@ -86,7 +69,7 @@ TEST(Cgroup, V1WithItsLargestNumberMeaningNoLimit) {
   machine.write(box + "memory.stat", "inactive_file 1\ntotal_inactive_file 100000\n");
   machine.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   machine.write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "600000\n");
-  const auto limits = cgroup_memory_limits(machine.root);
+  const auto limits = cgroup_memory_limits(machine.path());
   ASSERT_EQ(limits.size(), 1U);
   EXPECT_EQ(limits[0].free_bytes(), 500000);
 }
@@ -97,7 +80,7 @@ TEST(Cgroup, ContainerWhoseMountShowsItsOwnGroupAtTheTop) {
   machine.mount_v2("/docker/ab/inner", "/docker/ab");
   machine.v2("", "5000", "1000");
   machine.v2("/inner", "max", "1000");
-  const auto tightest = tightest_cgroup_memory(machine.root);
+  const auto tightest = tightest_cgroup_memory(machine.path());
   ASSERT_TRUE(tightest);
   EXPECT_EQ(tightest->folder, "/sys/fs/cgroup");
   EXPECT_EQ(tightest->free_bytes(), 4000);
@@ -109,11 +92,11 @@ TEST(Limits, NodesCountOnlyWhereTheyAddUpToTheMachine) {
   const std::string node = "/sys/devices/system/node/node";
   machine.write(node + "0/meminfo", "Node 0 MemTotal: 1000 kB\nNode 0 MemFree: 100 kB\nNode 0 Inactive(file): 50 kB\n");
   machine.write(node + "2/meminfo", "Node 2 MemTotal: 990 kB\nNode 2 MemFree: 300 kB\nNode 2 SReclaimable: 7 kB\n");
-  const MemoryLimits limits = read_memory_limits(machine.root);
+  const MemoryLimits limits = read_memory_limits(machine.path());
   EXPECT_EQ(limits.available_bytes, 1500 * 1024);
   EXPECT_EQ(limits.node_free_bytes, (std::map<int, std::int64_t>{{0, 150 * 1024}, {2, 307 * 1024}}));
   machine.write(node + "2/meminfo", "Node 2 MemTotal: 500 kB\nNode 2 MemFree: 300 kB\n");  // memory given as it goes
-  EXPECT_TRUE(read_memory_limits(machine.root).node_free_bytes.empty());
+  EXPECT_TRUE(read_memory_limits(machine.path()).node_free_bytes.empty());
 }
 
 TEST(Limits, OfThisMachineAreKnown) {

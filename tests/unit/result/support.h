@@ -1,30 +1,14 @@
 // A small plan, layout and events for tests of the result writer.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "harness/result/run_writer.h"
 #include "tests/unit/measure/synthetic.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace eb::result {
-
-// A folder that is gone after the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "eb-result-XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // Preset tiny at TP2 x DP2, shared, two arms of prefetch.submit.
 inline plan::Plan tiny_plan() {

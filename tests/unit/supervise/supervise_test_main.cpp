@@ -1,22 +1,18 @@
-// The test program is also the rank process: the supervisor starts /proc/self/exe with the word "rank". Its pipeline is
-// a stand-in that checks what the storage life cycle promises: every row of the mapped tables is the reference's.
-#include <gtest/gtest.h>
+// A rank of this program has a stand-in for the pipeline, which checks what the storage life cycle promises: every row
+// of the mapped tables is the reference's.
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
-#include "harness/control/channel.h"
 #include "harness/rank/backend_factory.h"
-#include "harness/rank/rank_main.h"
 #include "harness/rank/table_snapshot.h"
-#include "harness/supervise/reroll.h"
+#include "tests/rank_program.h"
 
 namespace eb {
 namespace {
@@ -80,7 +76,7 @@ class RowChecker : public rank::SlotRunner {
   const rank::RowReference& reference_;
 };
 
-int rank_process(int fd) {
+rank::RankParts row_checking_parts() {
   rank::RankParts parts;
   parts.make_backend = rank::make_backend;
   parts.make_runner = [](const rank::RankContext& context, backend::Backend&, const rank::TableStorage& storage,
@@ -88,16 +84,10 @@ int rank_process(int fd) {
     return std::make_unique<RowChecker>(context, storage, reference);
   };
   parts.take_snapshot = rank::table_snapshot;
-  control::Channel channel{UniqueFd(fd)};
-  return rank::run_rank(channel, parts);
+  return parts;
 }
 
 }  // namespace
 }  // namespace eb
 
-int main(int argc, char** argv) {
-  if (argc == 4 && std::strcmp(argv[1], "rank") == 0) return eb::rank_process(std::atoi(argv[3]));
-  ::testing::InitGoogleTest(&argc, argv);
-  eb::supervise::install_signal_handlers();
-  return RUN_ALL_TESTS();
-}
+int main(int argc, char** argv) { return eb::test_or_rank_main(argc, argv, eb::row_checking_parts); }

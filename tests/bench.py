@@ -1,4 +1,4 @@
-"""Runs engram-bench in the guest and reads what it says about pages. Used by the tests that run inside the guest."""
+"""Runs engram-bench with small tables and reads what it says about pages: for tests here and inside the guest."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import copy
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
 PAGE = 4096
 
-# Four ranks, some 12 MiB of tables with the real structure, and next to no arithmetic around them.
+# Four ranks, small tables with the real structure, and next to no arithmetic around them.
 SMALL: dict[str, Any] = {
-    "name": "guest",
+    "name": "small",
     "question": "Where do the pages lie?",
     "model": {
         "preset": "deepseek-v4.1-flash",
-        "table_scale": 0.00005,
-        "hidden_size": 64,
+        "table_scale": 0.00001,
+        "hidden_size": 16,
         "hc_mult": 1,
         "backbone": {"layers": 15, "weight_bytes_per_layer": 1024, "flops_per_token_per_layer": 2048},
     },
@@ -28,15 +29,28 @@ SMALL: dict[str, Any] = {
     "device": {"backend": "cpu"},
     "storage": {"backing": "shm", "policy": "none"},
     "workload": {"kind": "steps", "batches": [{"decode": 2}], "steps": 1, "warmup": 0, "burn_in": 0},
-    "experiment": {"pairs": 1, "blocks": 1, "observed_pass": False},  # page truth here is that of the snapshots
+    # Page truth in these tests is that of the snapshots.
+    "experiment": {"pairs": 1, "blocks": 1, "observed_pass": False},
     "seed": 1,
 }
 
 
-class Bench:
-    """One scenario and its output folder; settings are dotted keys, laid over SMALL."""
+# 12 MiB of tables: several huge pages in each shard.
+SOME_HUGE_PAGES = {"model.table_scale": 0.00005}
 
-    def __init__(self, folder: Path) -> None:
+# prctl(PR_SET_THP_DISABLE) is inherited by the ranks, while the switches in /sys still say yes.
+NO_HUGE_PAGES = (
+    sys.executable,
+    "-c",
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])",
+)
+
+
+class Bench:
+    """One scenario and its output folder; settings are dotted keys, laid over SMALL and `base`."""
+
+    def __init__(self, folder: Path, base: dict[str, Any] | None = None) -> None:
+        self.base = base or {}
         self.output = folder / "out"
         self.file = folder / "scenario.json"
         self.error = ""
@@ -47,7 +61,7 @@ class Bench:
     ) -> Any:
         """The result (None where there is none). `before`: a command that starts the program (numactl ...)."""
         scenario = copy.deepcopy(SMALL)
-        for key, value in settings.items():
+        for key, value in (self.base | settings).items():
             at = scenario
             *path, last = key.split(".")
             for part in path:
