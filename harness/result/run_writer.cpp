@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "harness/base/os.h"
 #include "harness/result/emulation.h"
 #include "harness/result/snapshots.h"
 #include "placement/policy.h"
@@ -18,6 +19,10 @@ constexpr int kLeastPairs = 6;  // an exact sign test at 5 % needs them, and so 
 
 // Beside another result.json: manifest, failure, log, and what the result grows by.
 constexpr std::size_t kRoomToEnd = 128 << 10;
+
+// A run in progress spends at most one part in so many on its result.json, whose figures are derived anew each time; the
+// samples and events of each block are on disk whatever it does.
+constexpr std::int64_t kResultShare = 20;
 
 // One line of samples/: the values of a replica's step, or with `rank` of one rank's. Written by hand: a million events
 // give a hundred thousand of these. Names are plain; `arm` is a JSON string already.
@@ -124,8 +129,20 @@ void RunWriter::write_result(bool seal) {
     folder_.seal(result_text_);
   } else {
     folder_.write("result.json", result_text_);
-    folder_.keep_reserve(result_text_.size() + kRoomToEnd);
+    // Twice: until the blocks have doubled it may not be written again.
+    folder_.keep_reserve(2 * result_text_.size() + kRoomToEnd);
   }
+}
+
+// After a block: unless the last one took more than its share of the time since. Twice as many blocks are reason enough.
+void RunWriter::write_result_in_progress() {
+  ++blocks_;
+  const std::int64_t begin = now_ns();
+  if (begin - result_written_ns_ < (kResultShare - 1) * result_took_ns_ && blocks_ < 2 * result_blocks_) return;
+  write_result(false);
+  result_written_ns_ = now_ns();
+  result_took_ns_ = result_written_ns_ - begin;
+  result_blocks_ = blocks_;
 }
 
 void RunWriter::reroll_starting(const measure::RerollPlan& reroll) {
@@ -367,7 +384,7 @@ void RunWriter::block_done(const measure::RerollPlan& reroll, int block) {
     record_.gates.push_back(judge_gates(record_, reroll.index, block, nvml));
   }
   log(fmt::format("re-roll {}: block {} done", reroll.index, block));
-  write_result(false);
+  write_result_in_progress();
 }
 
 // experiment.stop precision. The rule looks at the width of the interval alone, never at where it lies.

@@ -56,12 +56,13 @@ class RunWriter final : public measure::Observer {
   void finish_failed(const std::string& text, Exit exit);
 
   [[nodiscard]] const Record& record() const noexcept { return record_; }
-  // result.json as last written.
+  // result.json as last written: sealed, or of some block of the run in progress.
   [[nodiscard]] const std::string& result_text() const noexcept { return result_text_; }
 
  private:
   void log(const std::string& text);
   void write_result(bool seal);
+  void write_result_in_progress();
   void write_snapshots(RerollRecord& reroll);
   void require_placement(const RerollRecord& reroll, const std::string& label);
   void add_work(const measure::SlotInfo& slot, int rank, const Json& facts);
@@ -83,6 +84,11 @@ class RunWriter final : public measure::Observer {
   bool allow_degraded_ = false;
   std::string during_ = "start";
   std::string result_text_;
+  // Of the last result.json of the run in progress: when it was done, what it took, after how many blocks it was.
+  std::int64_t result_written_ns_ = 0;
+  std::int64_t result_took_ns_ = 0;
+  int result_blocks_ = 0;
+  int blocks_ = 0;
   Observation observation_;
   collectors::PcieSampler pcie_;  // runs during warm-ups, whose times are no figures
 };

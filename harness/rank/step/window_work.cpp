@@ -22,6 +22,9 @@ using backend::OpKind;
 constexpr std::int64_t kTrialLaunches = 8;
 constexpr std::uint64_t kTrialSeed = 0x77696e646f77U;
 constexpr int kTrials = 3;
+// Whose output a check looks at. It comes last in its window, so that the rows checked are the same for arms whose
+// windows hold different numbers of launches.
+constexpr std::int64_t kCheckedLaunch = 0;
 // Of the wanted length: a timed window may be a little faster than the trials.
 constexpr double kMargin = 1.15;
 
@@ -300,7 +303,7 @@ EventId WindowWork::enqueue(std::int64_t index) {
     const bool skipped =
         fault.kind == "skip_lookup" && fault.rank == shared_.input.rank && table == 0 && index >= fault.step && lookup;
     log_->mark(stream_, lookup ? EventKind::lookup_start : EventKind::bare_start, layer);
-    for (std::int64_t i = 0; i < launches_ && !skipped; ++i) launch(window, i, table);
+    for (std::int64_t i = launches_ - 1; i >= kCheckedLaunch && !skipped; --i) launch(window, i, table);
     if (const auto extra = injection_.lookup_ns.find(layer); extra != injection_.lookup_ns.end())
       backend_.busy(stream_, op(OpKind::inject, layer), extra->second);
     log_->mark(stream_, lookup ? EventKind::lookup_done : EventKind::bare_done, layer);
@@ -316,7 +319,7 @@ EventId WindowWork::enqueue(std::int64_t index) {
 }
 
 void WindowWork::count(const Window& window, int table) {
-  const kernels::LookupArgs one = args(window, launches_ - 1, table);
+  const kernels::LookupArgs one = args(window, kCheckedLaunch, table);
   LookupCounts& counts = counts_.lookups[static_cast<std::size_t>(table)];
   if (one.rows() == 0) return;
   counts.rows += one.rows() * launches_;
@@ -355,7 +358,7 @@ CheckFacts WindowWork::check(std::vector<std::int32_t> ids) {
   output.tokens = window.tokens;
   output.ids = std::move(ids);
   std::vector<replay::StepBatch> group;
-  for (const int replica : shape.edp_replicas) group.push_back(batch(arm_, replica, window.absolute, launches_ - 1));
+  for (const int replica : shape.edp_replicas) group.push_back(batch(arm_, replica, window.absolute, kCheckedLaunch));
   CheckFacts facts;
   check_ids(shape, shared_.geometry, output, group, shared_.pad_id, facts);
   std::vector<std::vector<Bf16>> staging;
@@ -377,7 +380,7 @@ void WindowWork::finish(const HostWork& host, SlotResult& result) {
   if (reads_) {
     const Window& last = windows_.back();
     std::vector<std::int32_t> ids =
-        download_values(backend_, stream_, args(last, launches_ - 1, 0).ids, last.tokens.lookup * id_row());
+        download_values(backend_, stream_, args(last, kCheckedLaunch, 0).ids, last.tokens.lookup * id_row());
     const auto all = [&](const SlotShared::Visit& visit) {
       for (const Window& window : windows_)
         for (std::int64_t launch = 0; launch < launches_; ++launch)

@@ -109,6 +109,20 @@ TEST(Windows, EveryLaunchHasIdsOfItsOwn) {
   EXPECT_EQ(digests.size(), 1U) << "repeat: one row sequence";
 }
 
+// Arms with other grid caps or orders find other numbers of launches, and are checked on the same ids all the same.
+TEST(Windows, TheCheckedRowsDoNotHangOnTheNumberOfLaunches) {
+  StepRun run = lookup_run(1, 1, plan::TableMode::private_);
+  std::set<std::string> rows;
+  for (const int launches : {1, 2, 5, 0}) {
+    run.scenario.workload.window_launches = launches;
+    run.slots = {checked_slot(2)};
+    const auto ranks = run_ranks(run);
+    expect_ok(ranks);
+    rows.insert(ranks[0].facts[0]["digests"]["rows"].get<std::string>());
+  }
+  EXPECT_EQ(rows.size(), 1U);
+}
+
 TEST(Windows, IdleRanksStayIdle) {
   StepRun run = lookup_run(2, 2, plan::TableMode::shared);
   run.scenario.workload.active_readers.ranks = {1, 2};

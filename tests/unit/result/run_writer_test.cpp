@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -265,6 +266,32 @@ TEST_F(Writer, BeforeTheEndTheResultSaysThatItIsNotComplete) {
   } catch (const Error& error) {
     EXPECT_EQ(error.exit(), Exit::bad_data);
   }
+}
+
+// Short blocks: writing the result after each of them would take longer than the blocks. Long ones: each is in it.
+TEST_F(Writer, TheResultOfARunInProgressFollowsItsBlocks) {
+  RunFolder folder(base / "run", false);
+  RunWriter writer(folder, run_input(plan));
+  const auto schedule = measure::make_schedule(plan);
+  writer.reroll_starting(schedule[0]);
+  int written = 0;
+  std::string last = writer.result_text();
+  for (int block = 0; block < 64; ++block) {
+    measure::SlotInfo slot;
+    slot.slot = static_cast<std::uint16_t>(block);
+    writer.slot_done(slot, {}, {});  // so that each text differs
+    writer.block_done(schedule[0], block);
+    written += writer.result_text() == last ? 0 : 1;
+    last = writer.result_text();
+    EXPECT_EQ(read_file(base / "run/result.json"), last);
+    EXPECT_TRUE(block > 0 || written == 1) << "the first block is in it at once";
+  }
+  EXPECT_GE(written, 7) << "1, 2, 4, ... 64 blocks";
+  EXPECT_LE(written, 32);
+  ::usleep(1'000'000);
+  writer.slot_done({}, {}, {});
+  writer.block_done(schedule[0], 64);
+  EXPECT_NE(writer.result_text(), last) << "a long block is in it when it is done";
 }
 
 TEST_F(Writer, VerifyFindsAChangedByteALostFileAndAnAlteredCell) {
