@@ -20,8 +20,8 @@ constexpr int kLeastPairs = 6;  // an exact sign test at 5 % needs them, and so 
 // Beside another result.json: manifest, failure, log, and what the result grows by.
 constexpr std::size_t kRoomToEnd = 128 << 10;
 
-// A run in progress spends at most one part in so many on its result.json, whose figures are derived anew each time; the
-// samples and events of each block are on disk whatever it does.
+// A run in progress spends at most one part in so many on its result.json, whose figures are derived anew each time;
+// the samples and events of each block are on disk whatever it does.
 constexpr std::int64_t kResultShare = 20;
 
 // One line of samples/: the values of a replica's step, or with `rank` of one rank's. Written by hand: a million events
@@ -134,7 +134,8 @@ void RunWriter::write_result(bool seal) {
   }
 }
 
-// After a block: unless the last one took more than its share of the time since. Twice as many blocks are reason enough.
+// After a block: unless the last one took more than its share of the time since. Twice as many blocks are reason
+// enough.
 void RunWriter::write_result_in_progress() {
   ++blocks_;
   const std::int64_t begin = now_ns();

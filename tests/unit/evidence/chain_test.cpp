@@ -93,6 +93,14 @@ TEST(Chain, AGuardThatIsNotThereHoldsNothingBack) {
   EXPECT_EQ(judge_chain(chain).links[2].status, LinkStatus::held);
 }
 
+TEST(Chain, AnyGuardBreaksTheLink) {
+  ChainInput chain = input(-0.05, 0);
+  chain.guards.push_back(judge_figures(cell_of(around(0.1), 0.0, "gather_us.p50"), {}));
+  const Comparison c = judge_chain(chain);
+  EXPECT_EQ(c.reason, Reason::guard_worse);
+  EXPECT_NE(c.text.find("gather_us"), std::string::npos);
+}
+
 PagesInput moved(std::map<int, double> a, std::map<int, double> b) {
   PagesInput input;
   input.claim = PageClaim::move;
@@ -106,6 +114,16 @@ TEST(Pages, MovedAsAsked) {
   const LinkFinding broken = judge_pages(moved({{0, 1.0}}, {{0, 0.3}, {1, 0.7}}));
   EXPECT_EQ(broken.status, LinkStatus::broken);
   EXPECT_NE(broken.text.find("N1 70.0 %"), std::string::npos) << broken.text;
+}
+
+TEST(Pages, EveryPairMustHaveMoved) {
+  PagesInput input = moved({{0, 1.0}}, {{1, 1.0}});
+  for (auto* arm : {&input.a, &input.b}) {
+    arm->front().requested.clear();
+    arm->push_back(input.a.front());  // the second pair lies where the baseline's pages lie
+    arm->back().pair = 1;
+  }
+  EXPECT_EQ(judge_pages(input).status, LinkStatus::broken);
 }
 
 TEST(Pages, NothingMovedWithoutAPromise) {  // stock promises nothing, so only the difference can be looked at

@@ -29,6 +29,9 @@ TEST(Judge, FiguresAreThoseOfThePairs) {
 
 TEST(Judge, InconclusiveSaysWhy) {
   EXPECT_EQ(judged(around(0.0, 0.05)).reason, Reason::too_wide);
+  const Finding beyond = judged(around(0.03, 0.05));
+  EXPECT_EQ(beyond.reason, Reason::too_wide)
+      << "a point beyond delta claims nothing while its interval holds no change";
   // Clear of no change, point inside delta, interval reaching over it.
   const Finding below = judged(around(0.018, 0.006));
   EXPECT_EQ(below.verdict, Verdict::inconclusive);

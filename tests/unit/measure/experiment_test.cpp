@@ -308,7 +308,8 @@ TEST(Experiment, IndicesNeverComeTwiceAndBatchShapesStayInStep) {
 }
 
 TEST(Experiment, WarmUpThatDriftsHitsItsCap) {
-  const plan::Plan plan = b1();
+  plan::Plan plan = b1();
+  for (plan::Arm& arm : plan.arms) arm.scenario.workload.warmup = 17;  // windows of three steps, and one of two
   Log log;
   Watcher watcher(log);
   run_experiment(
@@ -316,7 +317,11 @@ TEST(Experiment, WarmUpThatDriftsHitsItsCap) {
       [&](const plan::Scenario&, const plan::RunLayout&) { return std::make_unique<ScriptedExecutor>(log, false); },
       watcher);
   EXPECT_FALSE(watcher.warm_ups[0].steady);
-  EXPECT_EQ(watcher.warm_ups[0].steps, 16);
+  EXPECT_EQ(watcher.warm_ups[0].steps, 17);
+  std::int64_t run = 0;
+  for (const auto& slot : log.slots)
+    run += slot.timed && !slot.control && !slot.observed && slot.slot < 8 ? slot.steps : 0;
+  EXPECT_EQ(run, 17) << "and not one step more";
   EXPECT_GT(*watcher.warm_ups[0].slope, 0.01);
 }
 

@@ -123,6 +123,29 @@ TEST(Judgement, AWaitThatFillsTheStepHasNoRest) {
   EXPECT_EQ(only(judge(evidence, samples))["reason"], "no_ratio");
 }
 
+TEST(Judgement, AFailedGateDropsItsPair) {
+  Json evidence = basis("prefetch.submit", {"A", "B"}, "lookup_us.p50");
+  evidence["failed_gates"] = Json::array({{{"pair", 3}, {"text", "re-roll 3, block 0: clocks were throttled"}}});
+  Samples samples;
+  fill_arm(samples, "A", 0, 500, 900);
+  fill_arm(samples, "B", 0, 500, 900);
+  const Json found = only(judge(evidence, samples));
+  EXPECT_EQ(found["primary"]["dropped_pairs"], 1);
+  EXPECT_EQ(found["reason"], "gates_failed") << "one of eight is more than a tenth";
+}
+
+// Blocks of one re-roll have a partner in time; those of two re-rolls have none, and each side has its own median.
+TEST(Judgement, BlocksOfTwoRerollsAreNotMatched) {
+  Json evidence = basis("storage.policy", {"A", "B"}, "lookup_us.p50");
+  for (Json& pair : evidence["pairs"]) pair["rerolls"]["B"] = 100 + pair["pair"].get<int>();
+  Samples samples;
+  for (int pair = 0; pair < kPairs; ++pair) {
+    samples.replicas[{"A", "lookup_us"}][pair] = {{0, {100}}, {1, {300}}};
+    samples.replicas[{"B", "lookup_us"}][100 + pair] = {{0, {110}}, {1, {220}}};
+  }
+  EXPECT_NEAR(only(judge(evidence, samples))["primary"]["effect_ratio"].get<double>(), 165.0 / 200, 1e-12);
+}
+
 Json cap(const std::string& arm, std::int64_t programs, std::int64_t tiles) {
   return {{"arm", arm},
           {"asked", arm},
@@ -166,6 +189,27 @@ TEST(GridCaps, SaysThatTilesNeverReachedTheCap) {
   EXPECT_FALSE(found["tiles_reached_a_cap"].get<bool>());
   EXPECT_EQ(found["front_slows_from"]["reason"], "tiles never reached a cap");
   EXPECT_NE(found["text"].get<std::string>().find("Tiles never reached the cap"), std::string::npos);
+}
+
+TEST(GridCaps, AsManyTilesAsProgramsReachTheCap) {
+  const Caps caps(4);
+  const Json found = judge(caps.evidence, caps.samples).grid_caps;
+  EXPECT_TRUE(found["tiles_reached_a_cap"].get<bool>());
+  EXPECT_TRUE(found["caps"][0]["cap_reached"].get<bool>());
+  EXPECT_FALSE(found["caps"][1]["cap_reached"].get<bool>());
+}
+
+// The mean is 1.4 % of the step, but one pair in eight has a wait of 10 %: it cannot be told from a wait above 2 %.
+TEST(GridCaps, AWaitThatIsSmallOnlyOnAverageHidesNothing) {
+  Caps caps(128);
+  for (const char* arm : {"c4", "c16", "c64"}) {
+    fill_arm(caps.samples, arm, 1.8, 500, 1000);
+    for (auto& [block, values] : caps.samples.replicas[{arm, "exposed_us"}][3]) values = {100, 100, 100};
+  }
+  const Json found = judge(caps.evidence, caps.samples).grid_caps;
+  EXPECT_LT(found["caps"][0]["exposed_step_share"]["mean"].get<double>(), 0.02);
+  EXPECT_FALSE(found["caps"][0]["hidden"].get<bool>());
+  EXPECT_TRUE(found["hidden_from"].contains("reason"));
 }
 
 TEST(GridCaps, NamesNothingThatTheConditionsForbid) {
