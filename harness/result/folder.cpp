@@ -115,7 +115,8 @@ std::vector<std::string> run_files(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(path)) {
     if (!entry.is_regular_file()) continue;
-    const std::string name = fs::relative(entry.path(), path).generic_string();
+    // Not fs::relative: it asks the system for each part of both paths.
+    const std::string name = entry.path().lexically_relative(path).generic_string();
     if (name != kManifest && !name.ends_with(".tmp")) names.push_back(name);
   }
   std::sort(names.begin(), names.end());

@@ -367,6 +367,27 @@ def test_killed_at_every_system_call(make: Any, archive: list[str], call: str) -
             assert kills > 0
 
 
+@pytest.mark.parametrize(
+    ("file", "words"), [("log.txt", "not what the manifest says"), ("MANIFEST.sha256", "changed while it was copied")]
+)
+def test_a_copy_that_is_not_the_run_does_not_stay(original: Path, archive: list[str], file: str, words: str) -> None:
+    """Writes of one file that claim to be done and are not: as good as a folder that changes while it is copied."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    identity = hashlib.sha256((original / "MANIFEST.sha256").read_bytes()).hexdigest()
+    copied = Path(archive[1]) / "incoming" / identity / "run" / file
+    lost = ["-e", "trace=write", "-e", "inject=write:retval=65536", "-P", str(copied)]
+    trace = ["strace", "-qq", "-e", "signal=none", "-o", "/dev/null"]
+    if subprocess.run([*trace, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("tracing is not permitted here")
+    add = [BINARY, "archive", "add", str(original), *archive]
+    done = subprocess.run([*trace, *lost, *add], capture_output=True, text=True, check=False)
+    assert (done.returncode, words in done.stderr) == (5, True), done.stderr
+    assert entries(archive) == []
+    run("archive", "add", str(original), *archive)
+    assert len(entries(archive)) == 1
+
+
 def test_an_index_that_does_not_fit_is_made_again(make: Any, archive: list[str]) -> None:
     run("archive", "add", str(make("2026-01-01T00:00:00Z")), str(make("2026-01-02T00:00:00Z")), *archive)
     index = Path(archive[1]) / "index.json"
