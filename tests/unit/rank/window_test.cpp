@@ -189,6 +189,37 @@ TEST(Windows, SkippedLookupsAreFound) {
   }
 }
 
+// Slots with extra work must not teach what the stage takes without it.
+TEST(Windows, ExtraWorkStaysWhatItWasFirst) {
+  StepRun run = lookup_run(1, 1, plan::TableMode::private_);
+  run.scenario.workload.window_launches = 4;
+  control::RunSlot injected = timed_slot(2, 2);
+  injected.inject_stage = "lookup";
+  injected.inject_percent = 50;
+  run.slots = {timed_slot(2), injected, injected, injected};
+  const auto ranks = run_ranks(run);
+  expect_ok(ranks);
+  for (std::size_t slot = 0; slot < 4; ++slot) {
+    const auto start = times_of(ranks[0].slots[slot], EventKind::lookup_start, 1);
+    const auto done = times_of(ranks[0].slots[slot], EventKind::lookup_done, 1);
+    EXPECT_EQ(done[0] - start[0], slot == 0 ? 40'000 : 60'000) << "slot " << slot;
+  }
+}
+
+// Seen by leaving the last launch of a window out: what is there then is the rows of the one before.
+TEST(Windows, TheLaunchesOfAWindowReadDifferentRows) {
+  StepRun run = lookup_run(1, 1, plan::TableMode::private_);
+  run.scenario.workload.window_launches = 2;
+  run.scenario.workload.batches = {batch({40}, 0)};
+  run.slots = {checked_slot(1)};
+  // The lone launch, two of the window.
+  run.script.faults = {{"lookup.l1", 3, backend::fake::Fault::Kind::skip, ""}};
+  const auto ranks = run_ranks(run);
+  EXPECT_EQ(ranks[0].exit, Exit::bad_data);
+  EXPECT_NE(ranks[0].error.find("layer 1, token 0"), std::string::npos) << ranks[0].error;
+  EXPECT_EQ(ranks[0].error.find("did not run"), std::string::npos) << "no poison is left: " << ranks[0].error;
+}
+
 struct ModeCase {
   plan::TableMode mode;
   int tp;
