@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import subprocess
@@ -44,6 +45,28 @@ NO_HUGE_PAGES = (
     "-c",
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])",
 )
+
+
+def engram_bench(*arguments: str, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs it; `options` are those of subprocess.run."""
+    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=300, check=False, **options)
+    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def run_scenario(scenario: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Into folder/run."""
+    file = folder / "scenario.json"
+    file.write_text(json.dumps(scenario))
+    return engram_bench("run", str(file), "-o", str(folder / "run"))
+
+
+def rehash(folder: Path) -> None:
+    """A manifest that fits what lies in a run's folder now."""
+    manifest = folder / "MANIFEST.sha256"
+    names = [line[66:] for line in manifest.read_text().splitlines()]
+    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    manifest.write_text("".join(lines))
 
 
 class Bench:

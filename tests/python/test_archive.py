@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import BINARY, ROOT, rehash
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
 SCENARIO = str(ROOT / "scenarios" / "selftest-fake.json")
 SMALL = ["--set", "experiment.pairs=1", "--set", "experiment.blocks=1", "--set", "parallel.tp=1"]
 OLD = ROOT / "tests" / "data" / "result-v1"
@@ -35,12 +34,6 @@ def run(*arguments: str, code: int = 0, **environment: str) -> subprocess.Comple
     out, error = process.communicate(timeout=120)
     assert process.returncode == code, f"{process.returncode}\n{out}\n{error}"
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
-
-
-def reseal(folder: Path) -> None:
-    names = [line[66:] for line in (folder / "MANIFEST.sha256").read_text().splitlines()]
-    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
-    (folder / "MANIFEST.sha256").write_text("".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +62,7 @@ def make(original: Path, tmp_path: Path) -> Any:
             else:
                 result["context"][key] = value
         (folder / "result.json").write_text(json.dumps(result))
-        reseal(folder)
+        rehash(folder)
         return folder
 
     return one
@@ -121,7 +114,7 @@ def test_what_does_not_verify_does_not_come_in(make: Any, archive: list[str]) ->
     sample.write_text(sample.read_text().replace("300", "301"))
     error = run("archive", "add", str(make()), str(damaged), *archive, code=5).stderr
     assert "its content is not what the manifest says" in error
-    reseal(damaged)
+    rehash(damaged)
     assert "the events give 300" in run("archive", "add", str(damaged), *archive, code=5).stderr
     assert len(entries(archive)) == 1, "all are verified before the first goes in"
     run("archive", "add", str(damaged / "samples"), *archive, code=2)
@@ -407,7 +400,7 @@ def test_a_run_that_was_changed_inside_the_archive_is_found(make: Any, archive: 
     (entry,) = entries(archive)
     folder = Path(archive[1]) / "runs" / entry["id"] / "run"
     (folder / "log.txt").write_text("other\n")
-    reseal(folder)
+    rehash(folder)
     assert "not the manifest that the run was added with" in run("verify", "--all", *archive, code=5).stderr
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import statistics
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
+from bench import engram_bench, rehash, run_scenario
 
 SCENARIO: dict[str, Any] = {
     "name": "readers",
@@ -41,24 +38,16 @@ SCENARIO: dict[str, Any] = {
 }
 
 
-def engram_bench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("lookup")
-    (place / "scenario.json").write_text(json.dumps(SCENARIO))
-    done = engram_bench("run", str(place / "scenario.json"), "-o", str(place / "out"))
-    (place / "stdout").write_text(done.stdout)
+    (place / "stdout").write_text(run_scenario(SCENARIO, place).stdout)
     return place
 
 
 @pytest.fixture(scope="module")
 def result(folder: Path) -> Any:
-    return json.loads((folder / "out" / "result.json").read_text())
+    return json.loads((folder / "run" / "result.json").read_text())
 
 
 def cell(result: Any, arm: str, metric: str) -> Any:
@@ -68,7 +57,7 @@ def cell(result: Any, arm: str, metric: str) -> Any:
 def test_rows_are_checked_and_the_folder_verifies(folder: Path, result: Any) -> None:
     assert result["checks"]["passed"] is True
     assert result["checks"]["rows_compared"] > 0
-    engram_bench("verify", str(folder / "out"))
+    engram_bench("verify", str(folder / "run"))
 
 
 def test_windows_are_long_enough_and_hold_many_launches(result: Any) -> None:
@@ -107,7 +96,7 @@ def test_rates_follow_from_times(result: Any) -> None:
 
 def test_samples_hold_the_aggregate_once_a_window(folder: Path) -> None:
     found = 0
-    for file in (folder / "out" / "samples").glob("*.jsonl"):
+    for file in (folder / "run" / "samples").glob("*.jsonl"):
         for line in file.read_text().splitlines():
             sample = json.loads(line)
             if "aggregate_rows_per_s" in sample["values"]:
@@ -132,7 +121,7 @@ def test_each_rate_stands_beside_bw_effective(folder: Path, result: Any) -> None
     bare = cell(result, "one", "bare_gather_us.l1")
     values = [
         sample["values"]["bare_gather_us.l1"]
-        for file in (folder / "out" / "samples").glob("*.jsonl")
+        for file in (folder / "run" / "samples").glob("*.jsonl")
         for sample in map(json.loads, file.read_text().splitlines())
         if sample["arm"] == "one" and sample["rank"] is None and "bare_gather_us.l1" in sample["values"]
     ]
@@ -141,21 +130,12 @@ def test_each_rate_stands_beside_bw_effective(folder: Path, result: Any) -> None
 
 
 def test_a_changed_rate_is_found(folder: Path, tmp_path: Path) -> None:
-    import hashlib
-    import shutil
-
     copy = tmp_path / "copy"
-    shutil.copytree(folder / "out", copy)
+    shutil.copytree(folder / "run", copy)
     document = json.loads((copy / "result.json").read_text())
     document["lookup_rates"][0]["per_rank"][0]["share_of_bw_effective"] = 0.99
-    text = json.dumps(document, indent=2) + "\n"
-    (copy / "result.json").write_text(text)
-    manifest = copy / "MANIFEST.sha256"
-    lines = [
-        f"{hashlib.sha256(text.encode()).hexdigest()}  result.json" if line.endswith("  result.json") else line
-        for line in manifest.read_text().splitlines()
-    ]
-    manifest.write_text("\n".join(lines) + "\n")
+    (copy / "result.json").write_text(json.dumps(document, indent=2) + "\n")
+    rehash(copy)
     assert "lookup rates" in engram_bench("verify", str(copy), code=5).stderr
 
 

@@ -17,9 +17,8 @@ import jsonschema
 import numpy as np
 import numpy.typing as npt
 import pytest
+from bench import BINARY, ROOT, engram_bench, rehash, run_scenario
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
 SCHEMAS = ROOT / "harness" / "result" / "schema"
 TP = 2
 
@@ -50,31 +49,16 @@ SCENARIO: dict[str, Any] = {
 }
 
 
-def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
-    scenario = folder / "scenario.json"
-    scenario.write_text(json.dumps(SCENARIO))
-    run("run", str(scenario), "-o", str(folder / "run"))
+    run_scenario(SCENARIO, folder)
     return folder / "run"
 
 
 @pytest.fixture
 def copy(archive: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(archive, tmp_path / "copy"))
-
-
-def rehash(folder: Path) -> None:
-    """A manifest that fits what lies there now."""
-    names = [line[66:] for line in (folder / "MANIFEST.sha256").read_text().splitlines()]
-    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
-    (folder / "MANIFEST.sha256").write_text("".join(lines))
 
 
 def reseal(folder: Path, result: Any) -> None:
@@ -289,8 +273,8 @@ def test_every_requested_page_is_where_it_was_asked_for(archive: Path) -> None:
 
 
 def test_verify(archive: Path) -> None:
-    assert "every cell and 1 verdict(s) follow" in run("verify", str(archive)).stdout
-    assert json.loads(run("verify", str(archive), "--json").stdout)["complete"] is True
+    assert "every cell and 1 verdict(s) follow" in engram_bench("verify", str(archive)).stdout
+    assert json.loads(engram_bench("verify", str(archive), "--json").stdout)["complete"] is True
 
 
 def test_manifest_is_sha256sum(archive: Path) -> None:
@@ -304,22 +288,22 @@ def test_verify_names_a_changed_file(copy: Path, name: str) -> None:
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
     (copy / name).write_bytes(content)
-    assert name in run("verify", str(copy), code=5).stderr
+    assert name in engram_bench("verify", str(copy), code=5).stderr
 
 
 def test_verify_names_a_lost_and_an_added_file(copy: Path) -> None:
     (copy / "extra.txt").write_text("x")
-    assert "extra.txt" in run("verify", str(copy), code=5).stderr
+    assert "extra.txt" in engram_bench("verify", str(copy), code=5).stderr
     (copy / "extra.txt").unlink()
     (copy / "events" / "rank-0.npy").unlink()
-    assert "rank-0.npy" in run("verify", str(copy), code=5).stderr
+    assert "rank-0.npy" in engram_bench("verify", str(copy), code=5).stderr
 
 
 def test_verify_finds_a_figure_that_its_samples_do_not_give(copy: Path) -> None:
     result = load(copy / "result.json")
     cell(result, "B", "exposed_us")["median"] += 1
     reseal(copy, result)
-    error = run("verify", str(copy), code=5).stderr
+    error = engram_bench("verify", str(copy), code=5).stderr
     assert "exposed_us" in error
     assert "median" in error
 
@@ -338,16 +322,16 @@ def test_verify_derives_every_verdict_anew(copy: Path) -> None:
         result = json.loads(json.dumps(genuine))
         spoil(result)
         reseal(copy, result)
-        assert named in run("verify", str(copy), code=5).stderr
+        assert named in engram_bench("verify", str(copy), code=5).stderr
     reseal(copy, genuine)
-    run("verify", str(copy))
+    engram_bench("verify", str(copy))
 
 
 def test_verify_misses_a_cell_that_was_taken_out(copy: Path) -> None:
     result = load(copy / "result.json")
     result["cells"] = [one for one in result["cells"] if (one["arm"], one["metric"]) != ("B", "queue_us")]
     reseal(copy, result)
-    assert "the samples have queue_us of arm B" in run("verify", str(copy), code=5).stderr
+    assert "the samples have queue_us of arm B" in engram_bench("verify", str(copy), code=5).stderr
 
 
 def test_verify_finds_a_plan_that_its_hash_is_not_of(copy: Path) -> None:
@@ -355,7 +339,7 @@ def test_verify_finds_a_plan_that_its_hash_is_not_of(copy: Path) -> None:
     document["plan"]["seed"] += 1
     (copy / "plan.json").write_text(json.dumps(document, indent=2) + "\n")
     rehash(copy)
-    assert "plan.json" in run("verify", str(copy), code=5).stderr
+    assert "plan.json" in engram_bench("verify", str(copy), code=5).stderr
 
 
 def test_each_stage_ends_in_a_barrier_whose_skew_is_metered(archive: Path) -> None:
@@ -372,9 +356,9 @@ def test_verify_names_a_corrupt_sample_line(copy: Path) -> None:
     lines[2] = lines[2].replace('"values":', '"value":')
     file.write_text("\n".join(lines) + "\n")
     rehash(copy)
-    assert f"{file.name}:3: not a sample" in run("verify", str(copy), code=5).stderr
+    assert f"{file.name}:3: not a sample" in engram_bench("verify", str(copy), code=5).stderr
 
 
 def test_verify_refuses_what_is_no_run(tmp_path: Path) -> None:
-    assert "no result.json" in run("verify", str(tmp_path), code=2).stderr
-    run("verify", str(tmp_path / "absent"), code=2)
+    assert "no result.json" in engram_bench("verify", str(tmp_path), code=2).stderr
+    engram_bench("verify", str(tmp_path / "absent"), code=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import resource
@@ -15,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench import BINARY, ROOT, engram_bench, rehash
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
 SCENARIO = str(ROOT / "scenarios" / "selftest-fake.json")
 ENVIRONMENT = {**os.environ, "ENGRAM_BENCH_STATE": "/nonexistent/engram-bench-tests"}
 # One rank without tables: nothing but result files is written.
@@ -28,17 +26,8 @@ ONE_RANK = [
 
 
 def run(*arguments: str, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [BINARY, *arguments], capture_output=True, text=True, timeout=300, check=False, env=ENVIRONMENT, **options
-    )
-    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    done: subprocess.CompletedProcess[str] = engram_bench(*arguments, code=code, env=ENVIRONMENT, **options)
     return done
-
-
-def reseal(folder: Path) -> None:
-    names = [line[66:] for line in (folder / "MANIFEST.sha256").read_text().splitlines()]
-    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
-    (folder / "MANIFEST.sha256").write_text("".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +55,7 @@ def edit_line(folder: Path, number: int, change: Callable[[dict[str, Any]], Any]
     change(sample)
     lines[number] = json.dumps(sample)
     file.write_text("\n".join(lines) + "\n")
-    reseal(folder)
+    rehash(folder)
     return f"{file.name}:{number + 1}"
 
 
@@ -99,7 +88,7 @@ def test_a_sample_that_was_taken_out_is_missed(copy: Path) -> None:
     lines = file.read_text().splitlines()
     rank = next(i for i, line in enumerate(lines) if json.loads(line)["rank"] == 1)
     file.write_text("\n".join(lines[:rank] + lines[rank + 1 :]) + "\n")
-    reseal(copy)
+    rehash(copy)
     assert "samples, its events give" in run("verify", str(copy), code=5).stderr
 
 
@@ -112,7 +101,7 @@ def test_an_event_that_was_moved_is_found(copy: Path) -> None:
     offset = len(data) - array.nbytes + place * array.dtype.itemsize + array.dtype.fields["time_ns"][1]
     data[offset : offset + 8] = int(array["time_ns"][place] + 1000).to_bytes(8, "little")
     path.write_bytes(data)
-    reseal(copy)
+    rehash(copy)
     assert "lookup_us" in run("verify", str(copy), code=5).stderr
 
 
