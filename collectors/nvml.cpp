@@ -12,6 +12,7 @@
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "harness/base/symbols.h"
 
 namespace eb::collectors {
 
@@ -75,8 +76,7 @@ struct Api {
 
 template <typename Function>
 void resolve(void* library, Function& function, const char* name, const char* other = nullptr) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr && other != nullptr) function = reinterpret_cast<Function>(::dlsym(library, other));
+  if (!find_symbol(library, name, function) && other != nullptr) (void)find_symbol(library, other, function);
 }
 
 Api load() {

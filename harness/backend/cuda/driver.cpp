@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include "harness/base/error.h"
+#include "harness/base/symbols.h"
 
 namespace eb::backend::cuda {
 
@@ -27,8 +28,7 @@ struct Api {
 
 template <typename Function>
 void resolve(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr) {
+  if (!find_symbol(library, name, function)) {
     fail(Exit::failure, "storage.backing cuda-host-numa: the driver lacks {}: update it, or use storage.backing shm",
          name);
   }

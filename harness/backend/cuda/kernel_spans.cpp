@@ -13,6 +13,7 @@
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "harness/base/symbols.h"
 
 namespace eb::backend::cuda {
 
@@ -46,8 +47,7 @@ struct Api {
 
 template <typename Function>
 void resolve(void* library, const char* name, Function& function, std::string& reason) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr && reason.empty()) reason = fmt::format("{} lacks {}", kLibrary, name);
+  if (!find_symbol(library, name, function) && reason.empty()) reason = fmt::format("{} lacks {}", kLibrary, name);
 }
 
 const Api& api() {

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "harness/base/symbols.h"
+
 namespace eb::backend::cuda {
 
 namespace {
@@ -25,8 +27,7 @@ struct Api {
 
 template <typename Function>
 void resolve(void* library, const char* name, Function& function, bool& complete) {
-  function = library == nullptr ? nullptr : reinterpret_cast<Function>(::dlsym(library, name));
-  complete = complete && function != nullptr;
+  complete = find_symbol(library, name, function) && complete;
 }
 
 const Api& api() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "harness/backend/cuda/communicators.h"
+#include "harness/base/symbols.h"
 
 namespace eb::backend::cuda {
 
@@ -27,8 +28,7 @@ struct Nccl {
 
 template <typename Function>
 void resolve(void* handle, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(handle, name));
-  if (function == nullptr) fail(Exit::failure, "libnccl.so.2 lacks {}", name);
+  if (!find_symbol(handle, name, function)) fail(Exit::failure, "libnccl.so.2 lacks {}", name);
 }
 
 const Nccl& nccl() {
