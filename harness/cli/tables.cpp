@@ -333,8 +333,9 @@ std::string verdict_lines(const Json& document, bool all) {
   for (const Json& hypothesis : document.value("hypotheses", Json::array())) {
     const auto standing = hypothesis["standing"].get<std::string>();
     if (standing == "not_testable" && !all) continue;
-    text += fmt::format("{} ({}): {}: {}\n", hypothesis["id"].get<std::string>(),
-                        hypothesis["statement"].get<std::string>(), standing, hypothesis["why"].get<std::string>());
+    text += fmt::format("{} ({}), {} against {}: {}: {}\n", hypothesis["id"].get<std::string>(),
+                        hypothesis["statement"].get<std::string>(), hypothesis["arms"][1].get<std::string>(),
+                        hypothesis["arms"][0].get<std::string>(), standing, hypothesis["why"].get<std::string>());
   }
   return text;
 }

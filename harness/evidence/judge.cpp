@@ -21,27 +21,35 @@ void decide(Finding& finding, Verdict verdict, Reason reason) {
   finding.reason = finding.figures_reason = reason;
 }
 
-// The statement that (effect, interval) supports at `delta`. Both are in logs; delta is a relative change, and its two
+struct Statement {
+  Verdict verdict = Verdict::none;
+  Reason reason = Reason::no_samples;
+};
+
+// What a mean and an interval around it support at `delta`. Both are in logs; delta is a relative change, and its two
 // sides are log(1 + delta) up and down, so that B/A and A/B are judged alike.
-void decide_by_figures(Finding& finding, bool lower_is_better, const stats::MeanInterval& t) {
-  const double edge = std::log1p(finding.delta);
-  const bool clear = t.interval.low > 0 || t.interval.high < 0;
-  if (finding.bootstrap) {
-    const double third = t.interval.width() / 3;
-    const double low = std::abs(std::log(finding.bootstrap->low) - t.interval.low);
-    const double high = std::abs(std::log(finding.bootstrap->high) - t.interval.high);
-    if (low > third + 1e-12 || high > third + 1e-12) {
-      decide(finding, Verdict::inconclusive, Reason::bootstrap_disagrees);
-      return;
-    }
+Statement statement_of(double mean, const stats::Interval& interval, double delta, bool lower_is_better) {
+  const double edge = std::log1p(delta);
+  const bool clear = interval.low > 0 || interval.high < 0;
+  if (clear && std::abs(mean) > edge) {
+    return (mean < 0) == lower_is_better ? Statement{Verdict::better, Reason::improved}
+                                         : Statement{Verdict::worse, Reason::regressed};
   }
-  if (clear && std::abs(t.mean) > edge) {
-    const bool better = (t.mean < 0) == lower_is_better;
-    decide(finding, better ? Verdict::better : Verdict::worse, better ? Reason::improved : Reason::regressed);
-  } else if (t.interval.low >= -edge && t.interval.high <= edge) {
-    decide(finding, Verdict::same, Reason::within_delta);
-  } else {
-    decide(finding, Verdict::inconclusive, clear ? Reason::below_delta : Reason::too_wide);
+  if (interval.low >= -edge && interval.high <= edge) return {Verdict::same, Reason::within_delta};
+  return {Verdict::inconclusive, clear ? Reason::below_delta : Reason::too_wide};
+}
+
+// By Student's t. Where the bootstrap's interval is another one, it has to support the same verdict by itself.
+void decide_by_figures(Finding& finding, bool lower_is_better, const stats::MeanInterval& t, int method) {
+  const Statement by_t = statement_of(t.mean, t.interval, finding.delta, lower_is_better);
+  decide(finding, by_t.verdict, by_t.reason);
+  if (!finding.bootstrap) return;
+  const stats::Interval boot{std::log(finding.bootstrap->low), std::log(finding.bootstrap->high)};
+  const double third = t.interval.width() / 3 + 1e-12;
+  if (std::abs(boot.low - t.interval.low) <= third && std::abs(boot.high - t.interval.high) <= third) return;
+  const Statement by_boot = statement_of(t.mean, boot, finding.delta, lower_is_better);
+  if (method == 1 || by_boot.verdict != by_t.verdict) {
+    decide(finding, Verdict::inconclusive, Reason::bootstrap_disagrees);
   }
 }
 
@@ -85,7 +93,7 @@ ReasonText text_of(Reason reason) noexcept {
     case Reason::below_delta:
       return {"below_delta", "the interval is clear of no change, but the effect is not beyond delta"};
     case Reason::bootstrap_disagrees:
-      return {"bootstrap_disagrees", "the t interval and the bootstrap do not agree: the pairs are far from normal"};
+      return {"bootstrap_disagrees", "the t interval and the bootstrap differ, and do not support the same verdict: the pairs are far from normal"};
     case Reason::holm:
       return {"holm", "clear alone, but not after correction for the number of judged metrics"};
     case Reason::floor_unknown:
@@ -188,7 +196,7 @@ Finding judge_figures(const Cell& cell, const Rules& rules) {
   }
   finding.holm_p = finding.p;
   finding.clusters = stats::two_clusters(finding.log_ratios);
-  decide_by_figures(finding, cell.lower_is_better, t);
+  decide_by_figures(finding, cell.lower_is_better, t, rules.method);
   return finding;
 }
 

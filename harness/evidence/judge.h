@@ -22,7 +22,7 @@ enum class Reason {
   within_delta,
   too_wide,             // the interval reaches over delta
   below_delta,          // clear of no change, but the point is inside delta
-  bootstrap_disagrees,  // the two intervals differ by more than a third of the t interval's width at one end
+  bootstrap_disagrees,  // the intervals differ at an end by over a third of t's width, and each supports another verdict
   holm,                 // clear of no change alone, not after correction for the number of judged metrics
   floor_unknown,        // no A/A floor of this machine and scenario is on record
   oversubscribed,       // more runnable threads than CPUs
@@ -102,9 +102,15 @@ struct Finding {
   std::optional<stats::TwoClusters> clusters;
 };
 
+// How verdicts were made, kept with each result so that it is derived again as it was.
+// 1: a bootstrap whose interval differs from t's by over a third of its width at an end leaves no verdict.
+// 2: it leaves the verdict that both intervals support.
+inline constexpr int kMethod = 2;
+
 struct Rules {
   double delta = 0.02;  // declared, as a relative change
   std::uint64_t seed = 1;
+  int method = kMethod;
 };
 
 // Judges one cell by its figures alone: figures_verdict, and the same as verdict. No correction yet.

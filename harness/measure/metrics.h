@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/measure/timeline.h"
@@ -63,6 +64,8 @@ struct Metric {
 
 [[nodiscard]] std::span<const Metric> metrics() noexcept;
 [[nodiscard]] const Metric& metric(MetricId id) noexcept;
+// Whether steps of workload.kind `kind` (plan::name) can have it.
+[[nodiscard]] bool has_workload(const Metric& metric, std::string_view kind) noexcept;
 // Statistic suffixes a metric may carry: p50, q1, q3, p95, p99, p99.9, min, mad.
 // Errors: Error(usage) "unknown metric X: nearest is Y" for a name (with or without .lN and a statistic) not in the
 // registry.

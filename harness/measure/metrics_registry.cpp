@@ -111,7 +111,8 @@ constexpr std::array kMetrics = {
            "Main compute in all backbone layers, without the expert exchange inside them.",
            "the model has no backbone"},
     Metric{MetricId::control, "control_us", "us", false, kBoth,
-           "Negative control: a gather of the same shape from a private buffer, which no arm can touch.",
+           "Negative control: a gather of the shape of a lookup of the own tokens, from a private buffer and on all units of "
+           "the device, so that no arm can touch it.",
            "this run recorded no negative control"},
     Metric{MetricId::launch_latency, "launch_latency_us", "us", true, kLookup,
            "One lone launch of the lookup on an idle stream: from a mark ahead of it to its end. It holds what the "
@@ -164,11 +165,11 @@ const Metric* find_metric(const std::string& name) noexcept {
   return found == kMetrics.end() ? nullptr : &*found;
 }
 
+}  // namespace
+
 bool has_workload(const Metric& metric, std::string_view kind) noexcept {
   return std::string_view(metric.workloads).find(kind) != std::string_view::npos;
 }
-
-}  // namespace
 
 std::span<const Metric> metrics() noexcept { return kMetrics; }
 

@@ -103,7 +103,11 @@ std::string absent_reason(const Record& record, std::size_t arm, const measure::
       return "the run ended before a timed step of this arm was done";
     }
   }
-  return measure::metric(column.id).absent;
+  const measure::Metric& metric = measure::metric(column.id);
+  if (!measure::has_workload(metric, plan::name(record.plan->arms[arm].scenario.workload.kind))) {
+    return fmt::format("only workload.kind {} has it", metric.workloads);
+  }
+  return metric.absent;
 }
 
 Json injected(const Record& record, const plan::Arm& arm) {

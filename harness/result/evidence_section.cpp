@@ -4,6 +4,7 @@
 
 #include "harness/base/error.h"
 #include "harness/evidence/chain.h"
+#include "harness/evidence/judge.h"
 #include "harness/result/judgement.h"
 #include "harness/result/record.h"
 #include "harness/result/snapshots.h"
@@ -289,6 +290,7 @@ Json evidence_section(const Record& record) {
           {"guards", experiment.guards},
           {"delta", experiment.delta},
           {"seed", record.plan->base.seed},
+          {"method", evidence::kMethod},
           {"planned_pairs", experiment.pairs},
           {"stop", stop_section(record)},
           {"first_layer", layers.empty() ? -1 : layers.front()},

@@ -35,6 +35,7 @@ std::optional<double> median_of(const std::map<int, double>& figures) {
 PairFigures::PairFigures(const Json& evidence, const Samples& samples) : evidence_(evidence), samples_(samples) {
   rules_.delta = evidence.at("delta").get<double>();
   rules_.seed = evidence.at("seed").get<std::uint64_t>();
+  rules_.method = evidence.value("method", 1);  // results of before method 2 do not name theirs
 }
 
 // Results of before the rule have no such list: there every metric has its ratio.

@@ -5,6 +5,7 @@
 
 #include "harness/base/error.h"
 #include "harness/base/os.h"
+#include "harness/evidence/judge.h"
 #include "harness/result/verify.h"
 
 namespace eb::result {
@@ -131,6 +132,7 @@ Judgement judge_runs(const StoredRun& left, const std::string& left_arm, const S
   const Json& a = left.result.at("evidence");
   const Json& b = right.result.at("evidence");
   Json evidence = a;
+  evidence["method"] = evidence::kMethod;
   evidence["factor"] = factor.empty() ? Json(nullptr) : Json(factor);
   evidence["arms"] = {"baseline", "candidate"};
   evidence["early_arms"] = Json::array();

@@ -15,7 +15,7 @@ constexpr std::uint8_t kOneE4m3 = 0x38;  // 1.0; as a scale byte a small power o
 
 ControlGather::ControlGather(backend::Backend& backend, const StepShape& shape, const engram::Geometry& geometry,
                              std::int64_t tokens, std::uint64_t seed, backend::StreamId stream)
-    : backend_(backend), heads_(shape.part), tokens_(tokens) {
+    : backend_(backend), heads_(shape.group_heads), tokens_(tokens) {
   const engram::Model& model = geometry.model;
   const std::int64_t weight_bytes = geometry.row_weight_bytes();
   const std::int64_t scale_bytes = geometry.row_scale_bytes();
@@ -48,8 +48,7 @@ ControlGather::ControlGather(backend::Backend& backend, const StepShape& shape, 
                           backend::MemoryKind::device, "output of the negative control");
 }
 
-void ControlGather::enqueue(backend::StreamId stream, EventLog& log, std::int64_t index, std::int64_t tokens,
-                            std::int64_t grid_cap) const {
+void ControlGather::enqueue(backend::StreamId stream, EventLog& log, std::int64_t index, std::int64_t tokens) const {
   if (tokens == 0) return;
   kernels::LookupArgs args;
   args.table = table_;
@@ -60,7 +59,7 @@ void ControlGather::enqueue(backend::StreamId stream, EventLog& log, std::int64_
   args.heads = heads_;
   args.staging = out_->as<Bf16>();
   log.mark(stream, EventKind::control_start);
-  static_cast<void>(backend_.lookup(stream, {backend::OpKind::control_gather}, args, grid_cap));
+  static_cast<void>(backend_.lookup(stream, {backend::OpKind::control_gather}, args, backend_.device().units));
   log.mark(stream, EventKind::control_done);
 }
 

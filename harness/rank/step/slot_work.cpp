@@ -42,7 +42,7 @@ void SlotShared::use_streams(std::size_t count, bool sorts) {
 }
 
 const ControlGather* SlotShared::control_for(const control::RunSlot& slot, std::int64_t most) {
-  if (!slot.control || shape.stub) return nullptr;
+  if (!slot.control || shape.stub || most == 0) return nullptr;
   if (!control_ || control_->tokens() < most)
     control_.emplace(backend, shape, geometry, most, input.scenario->seed, main);
   return &*control_;

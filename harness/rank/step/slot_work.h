@@ -32,7 +32,7 @@ struct SlotShared {
   void use_tokens(const plan::Scenario& arm);
   // Prefetch streams 0 .. count - 1, and the one for sorting, made when they are first needed.
   void use_streams(std::size_t count, bool sorts);
-  // The negative control for lookups of up to `tokens` tokens; null: the slot has none.
+  // The negative control for steps of up to `tokens` own tokens; null: the slot has none.
   [[nodiscard]] const ControlGather* control_for(const control::RunSlot& slot, std::int64_t tokens);
   // How often rows of the last step came again, and where the rows of all steps of a timed slot lie, by table; empty
   // for the stub. `all`: calls its argument with every batch whose rows the slot's lookups read. The ids are hashed

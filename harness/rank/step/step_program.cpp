@@ -53,8 +53,7 @@ EventId StepProgram::enqueue(const StepInput& step) {
 void StepProgram::start(const StepInput& step) {
   for (const EventId event : std::exchange(late_, {})) parts_.backend.wait(parts_.main, event);
   const StepShape& shape = parts_.shape;
-  if (options_.control != nullptr)
-    options_.control->enqueue(parts_.main, log_, step.index, step.tokens.lookup, options_.grid_cap);
+  if (options_.control != nullptr) options_.control->enqueue(parts_.main, log_, step.index, step.tokens.own);
   if (step.poison) poison(step);
   if (step.tokens.padded == 0) return;
   if (options_.graphs && step.tokens.own > 0) {

@@ -98,7 +98,7 @@ StepOptions StepWork::options() {
     options.injection =
         shared_.stage_times.injection(slot_.inject_stage, slot_.inject_percent, shared_.geometry.layers.back().layer);
   std::int64_t most = 0;
-  for (const StepTokens& step : step_list_) most = std::max(most, step.lookup);
+  for (const StepTokens& step : step_list_) most = std::max(most, step.own);
   options.control = shared_.control_for(slot_, most);
   options.submit = arm_.prefetch.submit;
   options.streams = arm_.prefetch.streams;

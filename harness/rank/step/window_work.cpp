@@ -70,7 +70,7 @@ std::int64_t WindowWork::prepare(const control::RunSlot& slot, const plan::Scena
   orders_.reset();
   if (kernel_ == Kernel::gather && arm.prefetch.order == plan::Order::table) sort_ids();
   std::int64_t most = 0;
-  for (const Window& window : windows_) most = std::max(most, window.tokens.lookup);
+  for (const Window& window : windows_) most = std::max(most, window.tokens.own);
   control_ = shared_.control_for(slot, most);
   injection_ = {};
   if (!slot.inject_stage.empty())
@@ -276,7 +276,7 @@ void WindowWork::before_windows() {
   for (std::size_t i = 0; i < windows_.size(); ++i) {
     log_->begin_step(static_cast<std::uint32_t>(i));
     if (control_ != nullptr)
-      control_->enqueue(stream_, *log_, static_cast<std::int64_t>(i), windows_[i].tokens.lookup, totals_.grid_cap);
+      control_->enqueue(stream_, *log_, static_cast<std::int64_t>(i), windows_[i].tokens.own);
     if (static_cast<std::int64_t>(i) >= singles_ || windows_[i].tokens.lookup == 0) continue;
     backend_.synchronize();
     for (int table = 0; table < shared_.shape.tables; ++table) {

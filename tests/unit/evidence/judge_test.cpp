@@ -60,6 +60,39 @@ TEST(Judge, PairsFarFromNormalDisagree) {
   EXPECT_EQ(judged({0.05, 0.06}).reason, Reason::bootstrap_disagrees);
 }
 
+// Pairs that agree to a tenth of a per cent, of blocks that scatter by ten per cent: the bootstrap's interval is many times t's.
+Finding judged_over_scattered_blocks(double center, int method = kMethod) {
+  Cell cell = cell_of({});
+  for (int i = 0; i < 8; ++i) {
+    Pair pair;
+    pair.pair = i;
+    pair.blocks.matched = true;
+    for (const double block : {-0.12, -0.06, 0.0, 0.06, 0.12}) {
+      pair.blocks.a.push_back(100);
+      pair.blocks.b.push_back(100 * std::exp(center + block + (i % 2 == 0 ? 0.0005 : -0.0005)));
+    }
+    cell.pairs.push_back(pair);
+  }
+  Rules rules;
+  rules.method = method;
+  return judge_figures(cell, rules);
+}
+
+TEST(Judge, AVerdictNeedsTheBootstrapsIntervalToSupportItToo) {
+  const Finding clear = judged_over_scattered_blocks(0.1);
+  ASSERT_GT(std::log(clear.bootstrap->high), std::log(clear.interval->high) + 0.01) << "the intervals have to differ";
+  EXPECT_EQ(clear.verdict, Verdict::worse) << "both intervals are clear of no change";
+  EXPECT_EQ(judged_over_scattered_blocks(-0.1).verdict, Verdict::better);
+  EXPECT_EQ(judged_over_scattered_blocks(0.1, 1).reason, Reason::bootstrap_disagrees) << "as results of method 1 have it";
+  // Beyond delta and clear of no change by t alone.
+  const Finding near = judged_over_scattered_blocks(0.022);
+  ASSERT_GT(near.interval->low, 1.0);
+  ASSERT_LT(near.bootstrap->low, 1.0);
+  EXPECT_EQ(near.reason, Reason::bootstrap_disagrees);
+  // Within delta by t alone.
+  EXPECT_EQ(judged_over_scattered_blocks(0.0).reason, Reason::bootstrap_disagrees);
+}
+
 TEST(Judge, AFailedGateDropsBothSides) {
   Cell cell = cell_of(std::vector<double>(20, 0.05));
   cell.pairs[3].gate = "clock";
