@@ -93,7 +93,9 @@ ReasonText text_of(Reason reason) noexcept {
     case Reason::below_delta:
       return {"below_delta", "the interval is clear of no change, but the effect is not beyond delta"};
     case Reason::bootstrap_disagrees:
-      return {"bootstrap_disagrees", "the t interval and the bootstrap differ, and do not support the same verdict: the pairs are far from normal"};
+      return {"bootstrap_disagrees",
+              "the t interval and the bootstrap differ, and do not support the same verdict: the pairs are far from "
+              "normal"};
     case Reason::holm:
       return {"holm", "clear alone, but not after correction for the number of judged metrics"};
     case Reason::floor_unknown:

@@ -22,7 +22,8 @@ enum class Reason {
   within_delta,
   too_wide,             // the interval reaches over delta
   below_delta,          // clear of no change, but the point is inside delta
-  bootstrap_disagrees,  // the intervals differ at an end by over a third of t's width, and each supports another verdict
+  bootstrap_disagrees,  // the intervals differ at an end by over a third of t's width, and each supports another
+                        // verdict
   holm,                 // clear of no change alone, not after correction for the number of judged metrics
   floor_unknown,        // no A/A floor of this machine and scenario is on record
   oversubscribed,       // more runnable threads than CPUs

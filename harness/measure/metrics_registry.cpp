@@ -111,7 +111,8 @@ constexpr std::array kMetrics = {
            "Main compute in all backbone layers, without the expert exchange inside them.",
            "the model has no backbone"},
     Metric{MetricId::control, "control_us", "us", false, kBoth,
-           "Negative control: a gather of the shape of a lookup of the own tokens, from a private buffer and on all units of "
+           "Negative control: a gather of the shape of a lookup of the own tokens, from a private buffer and on all "
+           "units of "
            "the device, so that no arm can touch it.",
            "this run recorded no negative control"},
     Metric{MetricId::launch_latency, "launch_latency_us", "us", true, kLookup,

@@ -1,7 +1,7 @@
 // The negative control: a gather of the shape that a lookup of the own tokens has, from a buffer that no arm can touch,
 // on all units of the device. It runs before each step's clock starts, on the main stream, with the prefetch stream
-// idle; if its time differs between the arms, something else than the arm changed. So nothing of it may follow from what
-// arms change: not the lookup's grid cap, and not its split over the DP exchange.
+// idle; if its time differs between the arms, something else than the arm changed. So nothing of it may follow from
+// what arms change: not the lookup's grid cap, and not its split over the DP exchange.
 #pragma once
 
 #include <cstdint>

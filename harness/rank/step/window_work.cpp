@@ -275,8 +275,7 @@ std::int64_t WindowWork::find_launches() {
 void WindowWork::before_windows() {
   for (std::size_t i = 0; i < windows_.size(); ++i) {
     log_->begin_step(static_cast<std::uint32_t>(i));
-    if (control_ != nullptr)
-      control_->enqueue(stream_, *log_, static_cast<std::int64_t>(i), windows_[i].tokens.own);
+    if (control_ != nullptr) control_->enqueue(stream_, *log_, static_cast<std::int64_t>(i), windows_[i].tokens.own);
     if (static_cast<std::int64_t>(i) >= singles_ || windows_[i].tokens.lookup == 0) continue;
     backend_.synchronize();
     for (int table = 0; table < shared_.shape.tables; ++table) {

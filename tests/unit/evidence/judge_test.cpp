@@ -60,7 +60,8 @@ TEST(Judge, PairsFarFromNormalDisagree) {
   EXPECT_EQ(judged({0.05, 0.06}).reason, Reason::bootstrap_disagrees);
 }
 
-// Pairs that agree to a tenth of a per cent, of blocks that scatter by ten per cent: the bootstrap's interval is many times t's.
+// Pairs that agree to a tenth of a per cent, of blocks that scatter by ten per cent: the bootstrap's interval is many
+// times t's.
 Finding judged_over_scattered_blocks(double center, int method = kMethod) {
   Cell cell = cell_of({});
   for (int i = 0; i < 8; ++i) {
@@ -83,7 +84,8 @@ TEST(Judge, AVerdictNeedsTheBootstrapsIntervalToSupportItToo) {
   ASSERT_GT(std::log(clear.bootstrap->high), std::log(clear.interval->high) + 0.01) << "the intervals have to differ";
   EXPECT_EQ(clear.verdict, Verdict::worse) << "both intervals are clear of no change";
   EXPECT_EQ(judged_over_scattered_blocks(-0.1).verdict, Verdict::better);
-  EXPECT_EQ(judged_over_scattered_blocks(0.1, 1).reason, Reason::bootstrap_disagrees) << "as results of method 1 have it";
+  EXPECT_EQ(judged_over_scattered_blocks(0.1, 1).reason, Reason::bootstrap_disagrees)
+      << "as results of method 1 have it";
   // Beyond delta and clear of no change by t alone.
   const Finding near = judged_over_scattered_blocks(0.022);
   ASSERT_GT(near.interval->low, 1.0);
