@@ -20,10 +20,6 @@ constexpr int kLeastPairs = 6;  // an exact sign test at 5 % needs them, and so 
 // Beside another result.json: manifest, failure, log, and what the result grows by.
 constexpr std::size_t kRoomToEnd = 128 << 10;
 
-// A run in progress spends at most one part in so many on its result.json, whose figures are derived anew each time;
-// the samples and events of each block are on disk whatever it does.
-constexpr std::int64_t kResultShare = 20;
-
 // One line of samples/: the values of a replica's step, or with `rank` of one rank's. Written by hand: a million events
 // give a hundred thousand of these. Names are plain; `arm` is a JSON string already.
 void append_sample(std::string& out, const measure::SlotInfo& slot, const std::string& arm, std::int64_t step,
@@ -134,16 +130,11 @@ void RunWriter::write_result(bool seal) {
   }
 }
 
-// After a block: unless the last one took more than its share of the time since. Twice as many blocks are reason
-// enough.
 void RunWriter::write_result_in_progress() {
-  ++blocks_;
-  const std::int64_t begin = now_ns();
-  if (begin - result_written_ns_ < (kResultShare - 1) * result_took_ns_ && blocks_ < 2 * result_blocks_) return;
+  const std::int64_t begin_ns = now_ns();
+  if (!renewal_.due(begin_ns)) return;
   write_result(false);
-  result_written_ns_ = now_ns();
-  result_took_ns_ = result_written_ns_ - begin;
-  result_blocks_ = blocks_;
+  renewal_.written(begin_ns, now_ns());
 }
 
 void RunWriter::reroll_starting(const measure::RerollPlan& reroll) {

@@ -30,6 +30,28 @@ struct RunInput {
   bool traced = false;          // run --trace
 };
 
+// When a run in progress renews its result.json, whose figures are derived anew each time: after a block, unless the
+// last one took more than a twentieth of the time since, and after twice as many blocks at the latest. The samples and
+// events of each block are on disk whatever it says.
+class Renewal {
+ public:
+  // Counts a block that ended at `now_ns`.
+  [[nodiscard]] bool due(std::int64_t now_ns) noexcept {
+    return ++blocks_ >= 2 * blocks_then_ || now_ns - written_ns_ >= 19 * took_ns_;
+  }
+  void written(std::int64_t begin_ns, std::int64_t end_ns) noexcept {
+    written_ns_ = end_ns;
+    took_ns_ = end_ns - begin_ns;
+    blocks_then_ = blocks_;
+  }
+
+ private:
+  std::int64_t written_ns_ = 0;
+  std::int64_t took_ns_ = 0;
+  int blocks_then_ = 0;
+  int blocks_ = 0;
+};
+
 class RunWriter final : public measure::Observer {
  public:
   // Writes plan.json, topology.xml and a first result.json, so that a folder that cannot be written is found before
@@ -84,11 +106,7 @@ class RunWriter final : public measure::Observer {
   bool allow_degraded_ = false;
   std::string during_ = "start";
   std::string result_text_;
-  // Of the last result.json of the run in progress: when it was done, what it took, after how many blocks it was.
-  std::int64_t result_written_ns_ = 0;
-  std::int64_t result_took_ns_ = 0;
-  int result_blocks_ = 0;
-  int blocks_ = 0;
+  Renewal renewal_;
   Observation observation_;
   collectors::PcieSampler pcie_;  // runs during warm-ups, whose times are no figures
 };
