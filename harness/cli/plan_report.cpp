@@ -121,6 +121,7 @@ Json memory_json(const supervise::MemoryEstimate& memory) {
               {"process_bytes", memory.process_bytes},
               {"record_bytes", memory.record_bytes},
               {"shm_file_bytes", memory.need.shm_file_bytes},
+              {"huge_page_pool_bytes", memory.pool_bytes},
               {"total_bytes", memory.total_bytes()}};
 }
 

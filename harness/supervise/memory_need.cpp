@@ -119,7 +119,9 @@ MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLa
   const bool anonymous =
       backing == plan::Backing::anon || backing == plan::Backing::anon_thp || backing == plan::Backing::hbm;
   // A pool's pages are no free memory any more: require_huge_pages() has them.
-  if (!plan::is_hugetlb(backing)) (anonymous ? need.private_bytes : need.shared_bytes) += estimate.table_bytes;
+  (plan::is_hugetlb(backing) ? estimate.pool_bytes
+   : anonymous               ? need.private_bytes
+                             : need.shared_bytes) += estimate.table_bytes;
   const bool in_shm = backing == plan::Backing::shm || (backing == plan::Backing::shm_thp &&
                                                         placement::shm_thp_source() == placement::ThpSource::dev_shm);
   if (in_shm) need.shm_file_bytes = estimate.table_bytes;
@@ -129,15 +131,12 @@ MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLa
   return estimate;
 }
 
-void require_huge_pages(const plan::Scenario& scenario, const plan::RunLayout& layout,
-                        const placement::Topology& topology) {
-  const plan::Backing backing = scenario.storage.backing;
-  if (plan::is_thp(backing)) {
-    const std::string obstacle = placement::thp_obstacle(backing);
-    if (!obstacle.empty()) throw Error(Exit::skipped, obstacle);
-  }
-  if (!plan::is_hugetlb(backing)) return;
-  const std::int64_t unit = plan::unit_bytes(backing);
+namespace {
+
+// Of hugetlb tables: pages by the nodes they are to come from, and all of them.
+std::vector<placement::PoolDemand> demands_of(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                                              const placement::Topology& topology) {
+  const std::int64_t unit = plan::unit_bytes(scenario.storage.backing);
   // By the node that backings are bound to each; -1: where storage.policy says.
   std::map<int, std::vector<std::int64_t>> pages;
   std::map<int, placement::EffectivePolicy> policies;
@@ -154,8 +153,37 @@ void require_huge_pages(const plan::Scenario& scenario, const plan::RunLayout& l
     }
   }
   demands.push_back({{}, all});
-  const placement::PoolShortage shortage = placement::pool_shortage(backing, demands, placement::read_huge_pools(unit));
-  if (!shortage.text.empty()) throw Error(shortage.exit, shortage.text);
+  return demands;
+}
+
+}  // namespace
+
+void require_huge_pages_together(const std::vector<TablesOf>& all, const placement::Topology& topology) {
+  std::map<plan::Backing, std::map<std::vector<int>, std::int64_t>> pages;  // by the nodes that they come from
+  for (const auto& [scenario, layout] : all) {
+    const plan::Backing backing = scenario->storage.backing;
+    if (plan::is_thp(backing)) {
+      const std::string obstacle = placement::thp_obstacle(backing);
+      if (!obstacle.empty()) throw Error(Exit::skipped, obstacle);
+    }
+    if (!plan::is_hugetlb(backing)) continue;
+    for (const placement::PoolDemand& one : demands_of(*scenario, layout, topology)) {
+      pages[backing][one.nodes] += one.pages;
+    }
+  }
+  for (const auto& [backing, by_nodes] : pages) {
+    std::vector<placement::PoolDemand> demands;
+    for (const auto& [nodes, count] : by_nodes) demands.push_back({nodes, count});
+    std::rotate(demands.begin(), demands.begin() + 1, demands.end());  // the whole machine's last: a node says more
+    const auto pools = placement::read_huge_pools(plan::unit_bytes(backing));
+    const placement::PoolShortage shortage = placement::pool_shortage(backing, demands, pools);
+    if (!shortage.text.empty()) throw Error(shortage.exit, shortage.text);
+  }
+}
+
+void require_huge_pages(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                        const placement::Topology& topology) {
+  require_huge_pages_together({{&scenario, layout}}, topology);
 }
 
 void require_memory(const MemoryEstimate& estimate, const placement::MemoryLimits& limits) {
@@ -176,8 +204,11 @@ void require_memory_together(const std::vector<ArmMemory>& arms, const placement
     need.shared_bytes += estimate.need.shared_bytes;
     need.shm_file_bytes += estimate.need.shm_file_bytes;
     need.private_bytes += estimate.need.private_bytes;
-    nodes.insert(estimate.need.bind_nodes.begin(), estimate.need.bind_nodes.end());
-    all_bound = all_bound && !estimate.need.bind_nodes.empty();
+    for (const auto& [node, bytes] : estimate.need.node_bytes) need.node_bytes[node] += bytes;
+    const std::vector<int>& bound = estimate.need.bind_nodes;
+    if (bound.size() == 1) need.node_bytes[bound.front()] += estimate.table_bytes;
+    nodes.insert(bound.begin(), bound.end());
+    all_bound = all_bound && !bound.empty();
     each += fmt::format("{}arm {} {} ({})", each.empty() ? "" : ", ", arm,
                         placement::human_bytes(estimate.total_bytes()), estimate.text());
   }

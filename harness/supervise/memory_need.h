@@ -20,9 +20,12 @@ struct MemoryEstimate {
   std::int64_t buffer_bytes = 0;   // all ranks: staging, gathered rows, kv, hidden states
   std::int64_t process_bytes = 0;  // all ranks: the process itself
   std::int64_t record_bytes = 0;   // events and token contexts of the longest slot, in ranks and supervisor
+  std::int64_t pool_bytes = 0;     // of the tables, from pools of huge pages: no part of `need`
   placement::MemoryNeed need;
 
-  [[nodiscard]] std::int64_t total_bytes() const noexcept { return need.shared_bytes + need.private_bytes; }
+  [[nodiscard]] std::int64_t total_bytes() const noexcept {
+    return need.shared_bytes + need.private_bytes + pool_bytes;
+  }
   // "tables 188.8 GiB, weights 1.0 GiB, ...".
   [[nodiscard]] std::string text() const;
 };
@@ -30,11 +33,19 @@ struct MemoryEstimate {
 [[nodiscard]] MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLayout& layout,
                                              const engram::Geometry& geometry, std::int64_t arena_bytes);
 
+struct TablesOf {
+  const plan::Scenario* scenario = nullptr;
+  plan::RunLayout layout;
+};
+
 // Whether the huge pages that the tables ask for can be had: the pools of hugetlb by node and policy, or the kernel's
 // switches for transparent ones. Errors: Error(skipped) where there are none, Error(failure) where a pool is too small,
 // with the figures.
 void require_huge_pages(const plan::Scenario& scenario, const plan::RunLayout& layout,
                         const placement::Topology& topology);
+
+// The same for the tables of several scenarios at once: pages of one size are asked of its pools together.
+void require_huge_pages_together(const std::vector<TablesOf>& all, const placement::Topology& topology);
 
 // Error(failure) with need, limits and figures where it does not fit.
 void require_memory(const MemoryEstimate& estimate, const placement::MemoryLimits& limits);

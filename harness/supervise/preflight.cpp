@@ -40,14 +40,20 @@ void check_shm_folder() {
 }
 
 // storage.backing hbm: the tables of a device's ranks, with a seventh more for what a step needs, must fit into its
-// memory.
-void check_device_memory(const plan::Scenario& scenario, const plan::RunLayout& layout) {
+// memory; those of `all` scenarios at once.
+void check_device_memory(const std::vector<TablesOf>& all) {
+  const auto in_device = [](const TablesOf& one) { return one.scenario->storage.backing == plan::Backing::hbm; };
+  if (std::none_of(all.begin(), all.end(), in_device)) return;
   const std::vector<std::int64_t> memory = rank::cuda_device_memory();
   if (memory.empty()) return;  // no GPU: said elsewhere
   std::vector<std::int64_t> need(memory.size());
-  for (const plan::RankPlace& place : layout.ranks) {
-    const int device = rank::cuda_device(scenario, place.rank, static_cast<int>(memory.size()));
-    need.at(static_cast<std::size_t>(device)) += layout.backings.at(static_cast<std::size_t>(place.backing)).bytes;
+  for (const TablesOf& one : all) {
+    if (!in_device(one)) continue;
+    for (const plan::RankPlace& place : one.layout.ranks) {
+      const int device = rank::cuda_device(*one.scenario, place.rank, static_cast<int>(memory.size()));
+      const auto backing = static_cast<std::size_t>(place.backing);
+      need.at(static_cast<std::size_t>(device)) += one.layout.backings.at(backing).bytes;
+    }
   }
   for (std::size_t i = 0; i < need.size(); ++i) {
     if (memory[i] == 0 || need[i] / 7 * 8 <= memory[i]) continue;
@@ -97,7 +103,7 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
         static_cast<void>(placement::resolve(plan::policy_of(scenario.storage, backing), topology));
       }
     }
-    if (scenario.storage.backing == plan::Backing::hbm) check_device_memory(scenario, layout);
+    check_device_memory({{&scenario, layout}});
     check([&] { require_huge_pages(scenario, layout, topology); });
     const std::size_t arena = backend::arena_bytes(rank::run_groups(layout));
     require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena)),
@@ -106,14 +112,22 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
   });
 }
 
-void check_coresident(const plan::Plan& plan) {
+void check_coresident(const plan::Plan& plan, const placement::Topology& topology) {
   std::vector<ArmMemory> arms;
+  std::vector<TablesOf> tables;
   for (const plan::Arm& arm : plan.arms) {
     if (arm.control) continue;  // a control has a re-roll of its own
     const engram::Geometry geometry = engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale);
-    const plan::RunLayout layout = plan::make_layout(arm.scenario, geometry);
+    const plan::RunLayout layout = layout_here(arm.scenario, geometry, topology);
     const auto arena = static_cast<std::int64_t>(backend::arena_bytes(rank::run_groups(layout)));
     arms.push_back({arm.name, estimate_memory(arm.scenario, layout, geometry, arena)});
+    tables.push_back({&arm.scenario, layout});
+  }
+  try {
+    check_device_memory(tables);
+    require_huge_pages_together(tables, topology);
+  } catch (const Error& error) {
+    fail(error.exit(), "experiment.coresident holds the tables of all arms at once: {}", error.what());
   }
   require_memory_together(arms, placement::read_memory_limits());
 }
@@ -160,7 +174,7 @@ std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal) {
     if (!lacks_something(arm, own)) found.insert(found.end(), own.begin(), own.end());
   }
   if (plan.arms.empty()) check_arm(found, "", plan.base, topology, rehearsal);
-  if (plan.experiment.coresident && found.empty()) try_check(found, "", [&] { check_coresident(plan); });
+  if (plan.experiment.coresident && found.empty()) try_check(found, "", [&] { check_coresident(plan, topology); });
   std::stable_sort(found.begin(), found.end(),
                    [](const Obstacle& a, const Obstacle& b) { return order_of(a.exit) < order_of(b.exit); });
   return found;

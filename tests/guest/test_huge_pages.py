@@ -72,6 +72,24 @@ def test_a_pool_that_is_too_small_is_refused_with_figures(bench: Bench) -> None:
         set_pool(1, 0)
 
 
+def test_coresident_arms_ask_the_pools_together(bench: Bench) -> None:
+    set_pool(0, 10)
+    set_pool(1, 10)
+    settings = {
+        "storage.backing": "hugetlb-2m",
+        "experiment.factor": "storage.policy",
+        "experiment.arms": {"A": "bind:0", "B": "interleave:0,1"},  # 8 of node 0, and 4 of each node
+        "experiment.coresident": True,
+    }
+    try:
+        bench.run(settings, code=1)
+    finally:
+        set_pool(0, 0)
+        set_pool(1, 0)
+    assert "experiment.coresident holds the tables of all arms at once" in bench.error
+    assert "huge pages of NUMA node 0 is too small: the tables need 12" in bench.error
+
+
 @pytest.mark.parametrize("policy", ["bind:1", "interleave:0,1", "preferred:0"])
 def test_hugetlb_pages_lie_where_the_policy_says(bench: Bench, pool: None, policy: str) -> None:
     result = bench.run(MOVED | {"storage.backing": "hugetlb-2m", "storage.policy": policy})

@@ -109,6 +109,43 @@ TEST(MemoryNeed, CountsEveryBackingOnceAndWeightsPerRank) {
   EXPECT_EQ(estimate_memory(scenario, layout_of(scenario), geometry, 1000).table_bytes, 0);
 }
 
+TEST(MemoryNeed, PagesOfAPoolCountInTheSumAndAreAskedOfNothingElse) {
+  plan::Scenario scenario = tiny(2, 2);
+  const engram::Geometry geometry = engram::make_geometry(scenario.model.base, 1.0);
+  const MemoryEstimate in_shm = estimate_memory(scenario, layout_of(scenario), geometry, 1000);
+  EXPECT_EQ(in_shm.pool_bytes, 0);
+  scenario.storage.backing = plan::Backing::hugetlb_2m;
+  const MemoryEstimate in_pool = estimate_memory(scenario, layout_of(scenario), geometry, 1000);
+  EXPECT_EQ(in_pool.pool_bytes, in_pool.table_bytes);
+  EXPECT_EQ(in_pool.pool_bytes % (2 << 20), 0);
+  EXPECT_EQ(in_pool.need.shared_bytes, 1000);
+  EXPECT_EQ(in_pool.total_bytes() - in_pool.table_bytes, in_shm.total_bytes() - in_shm.table_bytes);
+}
+
+// Each arm fits its own node alone; together one node is asked for more than it has.
+TEST(MemoryNeed, CoresidentArmsAddUpOnEachNode) {
+  plan::Scenario scenario = tiny(2, 2);
+  const engram::Geometry geometry = engram::make_geometry(scenario.model.base, 1.0);
+  std::vector<ArmMemory> arms;
+  for (const auto& [name, node] : {std::pair{"A", 0}, {"B", 1}, {"C", 1}}) {
+    scenario.storage.policy.kind = plan::PolicyKind::bind;
+    scenario.storage.policy.nodes = {node};
+    arms.push_back({name, estimate_memory(scenario, layout_of(scenario), geometry, 0)});
+  }
+  const std::int64_t tables = arms.front().estimate.table_bytes;
+  placement::MemoryLimits limits;
+  limits.node_free_bytes = {{0, 2 * tables}, {1, 2 * tables}};
+  EXPECT_NO_THROW(require_memory_together(arms, limits));
+  limits.node_free_bytes[0] = 3 * tables;  // no help for node 1
+  limits.node_free_bytes[1] = 2 * tables - 1;
+  try {
+    require_memory_together(arms, limits);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("memory of NUMA node 1: needs"), std::string::npos) << error.what();
+  }
+}
+
 TEST(MemoryNeed, RefusalHasTheFigures) {
   const plan::Scenario scenario = tiny(2, 2);
   const engram::Geometry geometry = engram::make_geometry(scenario.model.base, 1.0);
