@@ -60,6 +60,16 @@ void ask(std::vector<void*>& pages, std::vector<int>& status, PageNodes& result)
   pages.clear();
 }
 
+void add_pages(int status, std::int64_t pages, PageNodes& result) {
+  if (status >= 0) {
+    result.node_pages[status] += pages;
+  } else if (status == -ENOENT) {
+    result.not_mapped += pages;
+  } else {
+    result.unqueryable[-status] += pages;
+  }
+}
+
 }  // namespace
 
 void count_status(std::span<const int> status, PageNodes& result) {
@@ -68,14 +78,7 @@ void count_status(std::span<const int> status, PageNodes& result) {
     const int value = status[i];
     std::size_t next = i + 1;
     while (next < status.size() && status[next] == value) ++next;
-    const auto pages = static_cast<std::int64_t>(next - i);
-    if (value >= 0) {
-      result.node_pages[value] += pages;
-    } else if (value == -ENOENT) {
-      result.not_mapped += pages;
-    } else {
-      result.unqueryable[-value] += pages;
-    }
+    add_pages(value, static_cast<std::int64_t>(next - i), result);
     i = next;
   }
 }
@@ -101,6 +104,26 @@ PageNodes page_nodes(const std::byte* address, std::size_t bytes, std::int64_t m
   }
   ask(pages, status, result);
   if (result.sampled) result.share_error = largest_share_error(result.node_pages);
+  return result;
+}
+
+PageNodes huge_page_nodes(const std::byte* address, std::size_t bytes, std::size_t unit) {
+  PageNodes result;
+  if (bytes == 0) return result;
+  const std::uint64_t page = page_bytes();
+  const std::uint64_t first = reinterpret_cast<std::uint64_t>(address) / page * page;
+  const std::uint64_t end = (reinterpret_cast<std::uint64_t>(address) + bytes + page - 1) / page * page;
+  std::vector<const std::byte*> asked;
+  std::vector<std::int64_t> pages;
+  for (std::uint64_t at = first; at < end;) {
+    const std::uint64_t next = std::min(end, (at / unit + 1) * unit);
+    asked.push_back(reinterpret_cast<const std::byte*>(at));
+    pages.push_back(static_cast<std::int64_t>((next - at) / page));
+    at = next;
+  }
+  const std::vector<int> status = page_status(asked);
+  for (std::size_t i = 0; i < status.size(); ++i) add_pages(status[i], pages[i], result);
+  result.total = result.queried = static_cast<std::int64_t>((end - first) / page);
   return result;
 }
 

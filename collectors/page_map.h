@@ -34,6 +34,10 @@ struct PageNodes {
 // (EPERM in a container) as Error(failure).
 [[nodiscard]] PageNodes page_nodes(const std::byte* address, std::size_t bytes, std::int64_t max_pages);
 
+// The same of memory in huge pages of `unit` bytes each (hugetlb): one question a huge page, counted as all of its base
+// pages in the range.
+[[nodiscard]] PageNodes huge_page_nodes(const std::byte* address, std::size_t bytes, std::size_t unit);
+
 // What move_pages says of the page of each address: its node, or -errno (-ENOENT: not in this process's page table).
 // Errors: as above.
 [[nodiscard]] std::vector<int> page_status(std::span<const std::byte* const> addresses);

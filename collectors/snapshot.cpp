@@ -7,6 +7,7 @@
 #include "collectors/process_maps.h"
 #include "collectors/system_state.h"
 #include "harness/base/error.h"
+#include "harness/base/os.h"
 #include "placement/backing.h"
 
 namespace eb::collectors {
@@ -148,14 +149,17 @@ Json mapping_json(const SnapshotInput& input) {
   return mapping;
 }
 
-Json table_pages(const SnapshotInput& input, const TableRange& table) {
+// `unit`: the size of the mapping's pages; 0: not known.
+Json table_pages(const SnapshotInput& input, const TableRange& table, std::size_t unit) {
   if (table.offset > input.bytes || table.bytes > input.bytes - table.offset) {
     fail(Exit::failure, "snapshot {}: layer {}'s table [{}, +{}) is outside its mapping of {} bytes", input.label,
          table.layer, table.offset, table.bytes, input.bytes);
   }
   PageNodes pages;
   try {
-    pages = page_nodes(input.address + table.offset, table.bytes, input.max_pages);
+    const std::byte* address = input.address + table.offset;
+    pages = unit > page_bytes() ? huge_page_nodes(address, table.bytes, unit)
+                                : page_nodes(address, table.bytes, input.max_pages);
   } catch (const Error& error) {
     return missing(error.what());
   }
@@ -172,17 +176,20 @@ Json table_pages(const SnapshotInput& input, const TableRange& table) {
 }  // namespace
 
 std::string rank_snapshot_json(const SnapshotInput& input) {
+  Json mapping = mapping_json(input);
+  const bool known = mapping.is_object() && mapping.at("kernel_page_bytes").is_number();
+  const auto unit = known ? mapping.at("kernel_page_bytes").get<std::size_t>() : 0;
   Json tables = Json::array();
   for (const TableRange& table : input.tables) {
     tables.push_back({{"layer", table.layer},
                       {"offset", table.offset},
                       {"bytes", table.bytes},
-                      {"move_pages", table_pages(input, table)}});
+                      {"move_pages", table_pages(input, table, unit)}});
   }
   // File names are bytes; JSON wants UTF-8.
   return Json({{"label", input.label},
                {"rank_state", rank_state()},
-               {"mapping", mapping_json(input)},
+               {"mapping", std::move(mapping)},
                {"tables", std::move(tables)}})
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -113,6 +113,26 @@ TEST(PageNodes, HolesAndZeroPagesAreUnqueryableNeverNodeZero) {
   EXPECT_EQ(errno_name(99999), "99999");
 }
 
+// Shown on base pages: of each 2 MiB its first page in the range speaks for all.
+TEST(PageNodes, HugePagesAreAskedOnceEach) {
+  constexpr std::size_t kUnit = std::size_t{2} << 20;
+  const UniqueFd fd = placement::create_backing(plan::Backing::memfd, 4 * kUnit);
+  const Mapping mapping = Mapping::shared(fd.get(), 4 * kUnit, "test");
+  std::byte* unit = mapping.data() + (kUnit - number(mapping.data()) % kUnit) % kUnit;
+  ASSERT_EQ(madvise(mapping.data(), mapping.size(), MADV_NOHUGEPAGE), 0);
+  unit[0] = unit[2 * kUnit] = std::byte{1};  // the first page of two huge pages
+  // 3 pages of the one before, the one that was touched, one that was not, and 5 pages and a byte of the next.
+  std::byte* start = unit == mapping.data() ? unit : unit - 3 * kPage;
+  const auto before = static_cast<std::int64_t>((unit - start) / static_cast<std::ptrdiff_t>(kPage));
+  const auto bytes = static_cast<std::size_t>(unit - start) + 2 * kUnit + 5 * kPage + 1;
+  const PageNodes pages = huge_page_nodes(start, bytes, kUnit);
+  EXPECT_EQ(sum(pages.node_pages), 512 + 6);
+  EXPECT_EQ(pages.not_mapped, before + 512);
+  EXPECT_EQ(pages.total, before + 2 * 512 + 6);
+  EXPECT_EQ(pages.queried, pages.total);
+  EXPECT_FALSE(pages.sampled);
+}
+
 TEST(CountStatus, ClassesByErrno) {
   PageNodes pages;
   const int status[] = {0, 0, 1, -ENOENT, -EFAULT, -EACCES, -EACCES, 3, -EBUSY};
