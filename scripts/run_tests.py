@@ -16,6 +16,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,17 +137,64 @@ def fuzz() -> Count:
     return count if count != Count() else Count(failed=1)
 
 
-# Of tests/guest, by file: the machine that its tests run on.
-GUESTS = {
-    "test_two_nodes": ["--nodes", "1G,1G", "--cpus", "1,1"],
-    "test_observe": ["--nodes", "512M,512M", "--cpus", "1,1"],
-    # A page of 1 GiB is only sure to be had at boot; the test gives it back.
-    "test_huge_pages": ["--nodes", "1G,2G", "--cpus", "1,1", "--kernel-words", "hugepagesz=1G hugepages=1:1"],
-    "test_copies": ["--nodes", "1G,1G", "--cpus", "1,1"],
-    "test_limits": ["--nodes", "1G,1G", "--cpus", "1,1"],
-    "test_odd_nodes": ["--nodes", "1G,512M,256M", "--cpus", "1,1,0", "--distance", "0-1=21,0-2=31,1-2=31"],
-}
+@dataclass(frozen=True)
+class Guest:
+    """An emulated machine, and the files of tests/guest that run on it."""
+
+    name: str
+    tests: tuple[str, ...]
+    machine: tuple[str, ...]
+
+
+# Booting a guest and starting pytest in it take as long as several tests: files that can share a machine do.
+GUESTS = (
+    Guest(
+        "two-nodes",
+        ("test_two_nodes", "test_limits", "test_observe"),
+        ("--nodes", "1G,1G", "--cpus", "1,1"),
+    ),
+    # A page of 1 GiB is only sure to be had at boot.
+    Guest(
+        "huge-pages",
+        ("test_copies", "test_huge_pages"),
+        ("--nodes", "1G,2G", "--cpus", "1,1", "--kernel-words", "hugepagesz=1G hugepages=1:1"),
+    ),
+    Guest(
+        "odd-nodes",
+        ("test_odd_nodes",),
+        ("--nodes", "1G,512M,256M", "--cpus", "1,1,0", "--distance", "0-1=21,0-2=31,1-2=31"),
+    ),
+)
 GUEST_SECONDS = "600"  # a limit for each guest
+GUESTS_AT_ONCE = 2  # a guest with two CPUs keeps less than two of the host's busy
+
+
+def guest_tests(guest: Guest) -> Count:
+    """Boots the machine and runs its tests. What they print comes in one piece at the end: others run beside it."""
+    out = BUILD / "guest" / guest.name
+    junit = out / "junit.xml"
+    junit.unlink(missing_ok=True)
+    # Plugins of other packages would be loaded for nothing: half of pytest's start.
+    pytest = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider"]
+    pytest += ["-v", "-o", "console_output_style=times", f"--junitxml={junit}"]
+    command = [str(ROOT / "scripts" / "numa_guest"), *guest.machine, "--timeout", GUEST_SECONDS, "--out", str(out)]
+    command += ["--", *pytest, *(f"tests/guest/{name}.py" for name in guest.tests)]
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "ENGRAM_BENCH_BIN": str(BUILD / "engram-bench")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - start
+    print(f"+ {' '.join(command)}\n{done.stdout}guest {guest.name}: {seconds:.0f} s", flush=True)
+    count = count_junit(junit) if junit.exists() else Count()
+    if done.returncode != 0 and count.failed == 0:  # the guest or pytest itself
+        count.failed = 1
+    return count
 
 
 def guest() -> Count:
@@ -156,19 +204,8 @@ def guest() -> Count:
         return Count(skipped=1)
     if not build_all(BUILD, ["-Dtests=enabled"]):
         return Count(failed=1)
-    out = BUILD / "guest"
-    total = Count()
-    for name, machine in GUESTS.items():
-        junit = out / f"{name}.xml"
-        junit.unlink(missing_ok=True)
-        pytest = [sys.executable, "-B", "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", f"--junitxml={junit}"]
-        command = [str(program), *machine, "--timeout", GUEST_SECONDS, "--out", str(out), "--", *pytest]
-        code = run([*command, f"tests/guest/{name}.py"], ENGRAM_BENCH_BIN=str(BUILD / "engram-bench"))
-        count = count_junit(junit) if junit.exists() else Count()
-        if code != 0 and count.failed == 0:  # the guest or pytest itself
-            count.failed = 1
-        total += count
-    return total
+    with ThreadPoolExecutor(GUESTS_AT_ONCE) as pool:
+        return sum(pool.map(guest_tests, GUESTS), Count())
 
 
 def lint() -> Count:

@@ -29,7 +29,14 @@ SMALL: dict[str, Any] = {
     "parallel": {"tp": 2, "dp": 2, "table_mode": "shared"},
     "device": {"backend": "cpu"},
     "storage": {"backing": "shm", "policy": "none"},
-    "workload": {"kind": "steps", "batches": [{"decode": 2}], "steps": 1, "warmup": 0, "burn_in": 0},
+    "workload": {
+        "kind": "steps",
+        "batches": [{"decode": 2}],
+        "tokens": {"kind": "uniform"},
+        "steps": 1,
+        "warmup": 0,
+        "burn_in": 0,
+    },
     # Page truth in these tests is that of the snapshots.
     "experiment": {"pairs": 1, "blocks": 1, "observed_pass": False},
     "seed": 1,
