@@ -165,7 +165,7 @@ GUESTS = (
         ("--nodes", "1G,512M,256M", "--cpus", "1,1,0", "--distance", "0-1=21,0-2=31,1-2=31"),
     ),
 )
-GUEST_SECONDS = "600"  # a limit for each guest
+GUEST_SECONDS = "1200"  # a limit for each guest
 GUESTS_AT_ONCE = 2  # a guest with two CPUs keeps less than two of the host's busy
 
 
