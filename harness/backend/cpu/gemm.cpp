@@ -7,7 +7,32 @@
 
 #include "harness/base/error.h"
 
+// At -O2 GCC leaves these loops scalar, and they took a fifth of a small step's processor time. They round as the scalar
+// functions do: there is no sum whose order could change.
+#if defined(__GNUC__) && !defined(__clang__)
+#define EB_VECTORISED __attribute__((optimize("O3"), noinline))
+#else
+#define EB_VECTORISED
+#endif
+
 namespace eb::backend::cpu {
+
+namespace {
+
+EB_VECTORISED void widen(const Bf16* __restrict from, float* __restrict to, std::int64_t count) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
+}
+
+EB_VECTORISED void round_to(const float* __restrict from, Bf16* __restrict to, std::int64_t count) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
+}
+
+EB_VECTORISED void add_scaled(const float* __restrict from, float scale, Bf16* __restrict to,
+                              std::int64_t count) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(to_float(to[i]) + scale * from[i]);
+}
+
+}  // namespace
 
 FloatMatrix::FloatMatrix(std::span<const Bf16> values, std::int64_t n, std::int64_t k) : n_(n), k_(k) {
   if (n <= 0 || k <= 0 || values.size() != static_cast<std::size_t>(n) * static_cast<std::size_t>(k)) {
@@ -19,7 +44,7 @@ FloatMatrix::FloatMatrix(std::span<const Bf16> values, std::int64_t n, std::int6
     fail(Exit::failure, "no memory for a matrix of {} x {} as float32 ({} bytes); lower the backbone's scale", n, k,
          values.size() * sizeof(float));
   }
-  std::transform(values.begin(), values.end(), values_.get(), [](Bf16 value) { return to_float(value); });
+  widen(values.data(), values_.get(), n * k);
 }
 
 void linear(const LinearArgs& args, const FloatMatrix& w, GemmScratch& scratch) {
@@ -31,8 +56,7 @@ void linear(const LinearArgs& args, const FloatMatrix& w, GemmScratch& scratch) 
   for (std::int64_t first = 0; first < args.m; first += kGemmRows) {
     const std::int64_t rows = std::min(kGemmRows, args.m - first);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const Bf16* from = args.x + (first + row) * args.ldx;
-      std::transform(from, from + k, scratch.x.data() + row * k, [](Bf16 value) { return to_float(value); });
+      widen(args.x + (first + row) * args.ldx, scratch.x.data() + row * k, k);
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<blasint>(rows), static_cast<blasint>(n),
                 static_cast<blasint>(k), 1.0F, scratch.x.data(), static_cast<blasint>(k), w.data(),
@@ -41,9 +65,9 @@ void linear(const LinearArgs& args, const FloatMatrix& w, GemmScratch& scratch) 
       const float* product = scratch.y.data() + row * n;
       Bf16* to = args.y + (first + row) * args.ldy;
       if (args.accumulate_scale == 0) {
-        for (std::int64_t i = 0; i < n; ++i) to[i] = to_bf16(product[i]);
+        round_to(product, to, n);
       } else {
-        for (std::int64_t i = 0; i < n; ++i) to[i] = to_bf16(to_float(to[i]) + args.accumulate_scale * product[i]);
+        add_scaled(product, args.accumulate_scale, to, n);
       }
     }
   }
