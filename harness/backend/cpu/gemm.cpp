@@ -7,8 +7,8 @@
 
 #include "harness/base/error.h"
 
-// At -O2 GCC leaves these loops scalar, and they took a fifth of a small step's processor time. They round as the scalar
-// functions do: there is no sum whose order could change.
+// At -O2 GCC leaves these loops scalar, and they took a fifth of a small step's processor time. They round as the
+// scalar functions do: there is no sum whose order could change.
 #if defined(__GNUC__) && !defined(__clang__)
 #define EB_VECTORISED __attribute__((optimize("O3"), noinline))
 #else
