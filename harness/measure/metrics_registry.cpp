@@ -112,8 +112,7 @@ constexpr std::array kMetrics = {
            "the model has no backbone"},
     Metric{MetricId::control, "control_us", "us", false, kBoth,
            "Negative control: a gather of the shape of a lookup of the own tokens, from a private buffer and on all "
-           "units of "
-           "the device, so that no arm can touch it.",
+           "units of the device, so that no arm can touch it.",
            "this run recorded no negative control"},
     Metric{MetricId::launch_latency, "launch_latency_us", "us", true, kLookup,
            "One lone launch of the lookup on an idle stream: from a mark ahead of it to its end. It holds what the "
