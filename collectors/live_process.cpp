@@ -30,6 +30,7 @@ namespace {
 
 constexpr const char* kTableFiles[] = {"/dev/shm/vllm_engram_", "/dev/shm/engram_bench_"};
 constexpr const char* kDriverFile = "/dev/nvidiactl";
+constexpr const char* kUnnamedFile = "/dev/zero (deleted)";  // MAP_SHARED | MAP_ANONYMOUS
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::size_t kLargestNamed = 3;
 
@@ -115,11 +116,13 @@ Key key_of(const SmapsEntry& entry) {
   return {kind, entry.device, entry.inode, kind == MappingKind::anonymous ? entry.start : 0};
 }
 
-bool is_table(const std::string& file, MappingKind kind, std::int64_t bytes, const TableFilter& filter) {
+// `cuda`: the process has mappings of NVIDIA's driver.
+bool is_table(const std::string& file, MappingKind kind, std::int64_t bytes, bool cuda, const TableFilter& filter) {
   for (const char* prefix : kTableFiles) {
     if (file.starts_with(prefix)) return true;
   }
-  if (kind == MappingKind::driver && file.starts_with(kDriverFile) && bytes >= filter.driver_bytes) return true;
+  const bool drivers = (kind == MappingKind::driver && file.starts_with(kDriverFile)) || (cuda && file == kUnnamedFile);
+  if (drivers && bytes >= filter.driver_bytes) return true;
   if (!filter.match && !filter.min_bytes) return false;
   return (!filter.match || std::regex_search(file, *filter.match)) && (!filter.min_bytes || bytes >= *filter.min_bytes);
 }
@@ -131,14 +134,16 @@ struct Chosen {
 
 Chosen choose(const std::vector<SmapsEntry>& maps, const TableFilter& filter) {
   std::map<Key, std::pair<std::int64_t, std::string>> backings;
+  bool cuda = false;
   for (const SmapsEntry& entry : maps) {
+    cuda = cuda || entry.file.starts_with(kDriverFile);
     auto& [bytes, file] = backings[key_of(entry)];
     bytes += static_cast<std::int64_t>(entry.end - entry.start);
     file = entry.file;
   }
   Chosen chosen;
   for (auto& [key, backing] : backings) {
-    if (is_table(backing.second, std::get<MappingKind>(key), backing.first, filter)) {
+    if (is_table(backing.second, std::get<MappingKind>(key), backing.first, cuda, filter)) {
       chosen.keys.insert(key);
     } else {
       chosen.largest.push_back(std::move(backing));
@@ -156,10 +161,11 @@ std::string no_tables_text(int pid, const std::string& program, const Chosen& ch
                            placement::human_bytes(bytes));
   }
   return fmt::format(
-      "process {} ({}) maps no table: no /dev/shm/vllm_engram_* file, no large {} mapping, and nothing that --match or "
+      "process {} ({}) maps no table: no /dev/shm/vllm_engram_* file, no large memory of NVIDIA's driver, and nothing "
+      "that --match or "
       "--min-size ask for. Its largest mappings: {}. Name one with --match REGEX, or give the process that holds the "
       "tables (a worker, not its parent)",
-      pid, program, kDriverFile, largest.empty() ? "none" : largest);
+      pid, program, largest.empty() ? "none" : largest);
 }
 
 // ---- what is known of the tables
@@ -329,7 +335,7 @@ void read_devices(const std::string& folder, const std::vector<SmapsEntry>& maps
   const std::map<int, std::string> buses = bus_ids(root);
   const std::map<int, const char*> minors = open_devices(folder, maps, process);
   const auto add = [&](int minor, const std::string& bus, const char* source) {
-    process.devices.push_back({minor, bus, bus.empty() ? -1 : placement::read_pci_node(bus, root), source});
+    process.devices.push_back({minor, bus, bus.empty() ? -1 : pci_numa_node(bus, root), source});
   };
   const auto used = users.find(process.pid);
   for (const std::string& bus : used == users.end() ? std::vector<std::string>{} : used->second) {

@@ -15,12 +15,15 @@
 namespace eb::collectors {
 
 // Which mappings are taken for tables. Always: files /dev/shm/vllm_engram_* and /dev/shm/engram_bench_* (deleted ones
-// too), and /dev/nvidiactl from `driver_bytes` on.
+// too); and from `driver_bytes` on what NVIDIA's driver keeps in host memory: all mappings of /dev/nvidiactl together
+// (cuMem on a NUMA node), and in a process that has these each one of "/dev/zero (deleted)" (cudaHostAlloc, as driver
+// 580 does it: shared memory without a name, as any program may have).
 struct TableFilter {
-  std::optional<std::regex> match;                     // others whose name it is found in
-  std::optional<std::int64_t> min_bytes;               // others of that size; with `match`, both must hold
-  std::int64_t driver_bytes = std::int64_t{64} << 20;  // smaller ones are registers and queues, not tables
-  std::string match_text;                              // of `match`, for messages
+  std::optional<std::regex> match;        // others whose name it is found in
+  std::optional<std::int64_t> min_bytes;  // others of that size; with `match`, both must hold
+  // Below that are registers, queues and pools of the driver's own: 70 MiB in a process with a context on one H200.
+  std::int64_t driver_bytes = std::int64_t{256} << 20;
+  std::string match_text;  // of `match`, for messages
 };
 
 // shared: pages belong to a file or object, whoever maps it (device and inode say which). file: private mapping of a

@@ -111,10 +111,6 @@ std::optional<PciLink> read_pci_link(const std::string& bus_id, const std::strin
   return PciLink{*now_speed, static_cast<int>(*now_width), *max_speed, static_cast<int>(*max_width)};
 }
 
-int read_pci_node(const std::string& bus_id, const std::string& root) {
-  return static_cast<int>(read_number(root + "/sys/bus/pci/devices/" + bus_id + "/numa_node").value_or(-1));
-}
-
 MemlockLimit read_memlock_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) fail_errno(errno, "getrlimit(RLIMIT_MEMLOCK)");

@@ -34,8 +34,6 @@ struct PciLink {
 };
 // nullopt where sysfs shows no link (a virtual or integrated device).
 [[nodiscard]] std::optional<PciLink> read_pci_link(const std::string& bus_id, const std::string& root = "");
-// sysfs's own word for the node of a device; -1 where it states none.
-[[nodiscard]] int read_pci_node(const std::string& bus_id, const std::string& root = "");
 
 struct MemlockLimit {  // bytes; -1: unlimited
   std::int64_t soft_bytes = 0;

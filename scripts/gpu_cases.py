@@ -313,6 +313,40 @@ def full_device(bench: Bench) -> None:
     require("out of memory" in run.error and "rank 0" in run.error, run.error)
 
 
+def observed_program(bench: Bench) -> None:
+    """observe on CUDA processes of another program: their shared table, and pinned memory of the driver."""
+    if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode != 0:
+        raise Skipped("PyTorch is not installed")
+    program = ROOT / "tests/python/table_process.py"
+    name = f"vllm_engram_test_{os.getpid()}"
+    command = [sys.executable, str(program), name, "256", "2", "--pinned", "512"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as group:
+        assert group.stdin is not None
+        assert group.stdout is not None
+        try:
+            pids = json.loads(group.stdout.readline())
+            options = [text for pid in pids for text in ("--pid", str(pid))]
+            seen = subprocess.run(
+                [str(bench.program), "observe", "--json", *options],
+                capture_output=True,
+                text=True,
+                timeout=RUN_TIMEOUT_S,
+            )
+        finally:
+            group.stdin.close()
+    require(seen.returncode == 0, f"exit {seen.returncode}: {seen.stderr}")
+    tables = json.loads(seen.stdout)["tables"]
+    shared = [table for table in tables if name in table["file"]]
+    require(len(shared) == 1 and len(shared[0]["readers"]) == 2, f"tables are {[one['file'] for one in tables]}")
+    require(shared[0]["bytes"] == 256 << 20, f"the shared table has {shared[0]['bytes']} bytes")
+    require(shared[0]["present_bytes"] == 256 << 20, f"of it, {shared[0]['present_bytes']} bytes have pages")
+    pinned = [table for table in tables if table is not shared[0] and table["bytes"] >= 512 << 20]
+    require(len(pinned) == 2, f"{len(pinned)} pinned allocations, not 2: {[one['file'] for one in tables]}")
+    for table in pinned:
+        require(table["present_bytes"] == table["bytes"], f"{table['file']}: {table['present_bytes']} bytes have pages")
+        require(len(table["readers"]) == 1, f"{table['file']} has {len(table['readers'])} readers")
+
+
 def cases() -> list[tuple[str, Callable[[Bench], None]]]:
     def equal(scenario: str, *more: str) -> Callable[[Bench], None]:
         return lambda bench: equal_to_cpu(bench, scenario, *more)
@@ -361,6 +395,7 @@ def cases() -> list[tuple[str, Callable[[Bench], None]]]:
         ("trace", traced),
         ("trace, graphs", lambda bench: traced(bench, "prefetch.graph=piecewise")),
         ("NVTX ranges", nvtx_ranges),
+        ("observe another program", observed_program),
         ("rank_map", rank_map),
         ("no device", no_device),
         ("B1 small, hbm and stub controls", bounds),

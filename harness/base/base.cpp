@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 
 #include "harness/base/error.h"
 #include "harness/base/mapping.h"
@@ -101,6 +102,18 @@ void write_file_atomic(const std::string& path, const std::string& text) {
 }
 
 std::size_t page_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+int pci_numa_node(const std::string& bus_id, const std::string& root) {
+  // A file with one number and nothing else; -1: it is not that ("0-1" of a machine with several nodes).
+  const auto number = [](const std::string& path) {
+    std::ifstream file(path);
+    int value = -1;
+    std::string rest;
+    return file >> value && !(file >> rest) ? value : -1;
+  };
+  const int told = number(root + "/sys/bus/pci/devices/" + bus_id + "/numa_node");
+  return told >= 0 ? told : number(root + "/sys/devices/system/node/online");
+}
 
 struct Sha256::State {
   EVP_MD_CTX* context = EVP_MD_CTX_new();

@@ -27,4 +27,8 @@ void write_file_atomic(const std::string& path, const std::string& text);
 
 [[nodiscard]] std::size_t page_bytes() noexcept;
 
+// The NUMA node of a PCI device ("0000:18:00.0") by sysfs. Virtual machines often state none: where the machine has one
+// node alone it is that one, else -1. `root` stands before /sys, for tests.
+[[nodiscard]] int pci_numa_node(const std::string& bus_id, const std::string& root = "");
+
 }  // namespace eb

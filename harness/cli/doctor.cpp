@@ -49,7 +49,8 @@ Check check_nodes(const placement::Topology& topology) {
   for (const placement::NumaNode& node : topology.nodes) {
     if (node.bytes > 0 && node.allowed) usable.push_back(node.id);
   }
-  return {"numa_nodes", usable.size() >= 2, "usable nodes: " + placement::node_list(usable),
+  return {"numa_nodes", usable.size() >= 2,
+          fmt::format("{} with memory for this process (id {})", usable.size(), placement::node_list(usable)),
           "scenarios that move or spread pages between NUMA nodes (bind:1, interleave:0,1)",
           "run on a machine with two NUMA nodes, or widen cpuset.mems of the container"};
 }

@@ -7,6 +7,7 @@
 
 #include "collectors/system_state.h"
 #include "harness/base/error.h"
+#include "harness/base/os.h"
 #include "harness/cli/cli.h"
 #include "placement/backing.h"
 #include "placement/cgroup.h"
@@ -76,7 +77,7 @@ Json link_json(const placement::PciDevice& device, bool live) {
 Json devices_json(const placement::Topology& topology, bool live) {
   Json devices = Json::array();
   for (const placement::PciDevice& device : topology.devices) {
-    const int told = live ? placement::read_pci_node(device.bus_id) : -1;
+    const int told = live ? pci_numa_node(device.bus_id) : -1;
     const int node = told >= 0 ? told : device.node;
     devices.push_back({{"bus_id", device.bus_id},
                        {"kind", device.kind},

@@ -1,7 +1,6 @@
 // The module's Backend: streams, events and kernels of one device.
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <mutex>
 
 #include "harness/backend/cpu/groups.h"
@@ -15,6 +14,7 @@
 #include "harness/backend/cuda/memory.h"
 #include "harness/backend/cuda/observer.h"
 #include "harness/backend/cuda/segments.h"
+#include "harness/base/os.h"
 #include "kernels/cuda.h"
 
 namespace eb::backend::cuda {
@@ -28,14 +28,6 @@ std::string device_bus_id(int device) {
   std::string id = bus_id;
   std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return id;
-}
-
-// NUMA node of a device, from sysfs; -1 where the system does not say.
-int device_numa_node(int device) {
-  std::ifstream file("/sys/bus/pci/devices/" + device_bus_id(device) + "/numa_node");
-  int node = -1;
-  file >> node;
-  return file ? node : -1;
 }
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
@@ -76,7 +68,7 @@ class CudaBackend final : public Backend {
     device_.backend = "cuda";
     device_.name = properties.name;
     device_.units = properties.multiProcessorCount;
-    device_.numa_node = device_numa_node(options.device);
+    device_.numa_node = pci_numa_node(device_bus_id(options.device));
     device_.clock_error_ns = events_.base_error_ns();
     device_.units_are_threads = false;
     device_.clock_tick_ns = 500;  // the resolution that CUDA states for its events
@@ -312,7 +304,7 @@ void engram_bench_cuda_probe(eb::backend::cuda::Probe* result) {
   const cudaError_t error = cudaGetDeviceCount(&result->devices);
   if (error == cudaSuccess && result->devices > 0) {
     for (int i = 0; i < result->devices; ++i) {
-      result->numa_nodes.push_back(eb::backend::cuda::device_numa_node(i));
+      result->numa_nodes.push_back(eb::pci_numa_node(eb::backend::cuda::device_bus_id(i)));
       cudaDeviceProp properties{};
       const bool known = cudaGetDeviceProperties(&properties, i) == cudaSuccess;
       result->memory_bytes.push_back(known ? static_cast<std::int64_t>(properties.totalGlobalMem) : 0);

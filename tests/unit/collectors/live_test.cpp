@@ -231,13 +231,13 @@ TEST_F(FakeProc, ADeviceThatTheProcessDoesNotHaveOpenIsNotBelieved) {
 TEST_F(FakeProc, DriverMappingsAreAProcessesOwnAndOnlyLargeOnes) {
   Piece driver;
   driver.start = 0x7d0000000000;
-  driver.kib = 128 << 10;
+  driver.kib = 256 << 10;
   driver.device = "00:06";
   driver.inode = 321;
   driver.file = "/dev/nvidiactl";
   driver.numa = "default file=/dev/nvidiactl dirty=32768 N1=32768 kernelpagesize_kB=4";
   Piece registers = driver;
-  registers.kib = 64;
+  registers.kib = 70 << 10;
   registers.numa = "default file=/dev/nvidiactl";
   process(10, "0-3", {driver});
   process(11, "0-3", {driver});
@@ -249,6 +249,41 @@ TEST_F(FakeProc, DriverMappingsAreAProcessesOwnAndOnlyLargeOnes) {
   EXPECT_EQ(found.unobserved[0].code, LookCode::no_tables);
   const auto json = nlohmann::json::parse(observation_json(found, -1));
   EXPECT_TRUE(json["tables"][0]["inode"].is_null());
+}
+
+TEST_F(FakeProc, UnnamedSharedMemoryIsTheDriversInACudaProcessAlone) {
+  Piece pinned;  // as cudaHostAlloc's
+  pinned.start = 0x7fc500000000;
+  pinned.kib = 512 << 10;
+  pinned.device = "00:01";
+  pinned.inode = 4411;
+  pinned.file = "/dev/zero (deleted)";
+  pinned.numa = R"(default file=/dev/zero\040(deleted) dirty=131072 N0=131072 kernelpagesize_kB=4)";
+  Piece second = pinned;
+  second.start += 0x40000000;
+  second.inode = 4412;
+  Piece small = pinned;
+  small.start += 0x80000000;
+  small.inode = 4413;
+  small.kib = 2048;
+  Piece registers;
+  registers.start = 0x7d0000000000;
+  registers.kib = 64;
+  registers.device = "00:06";
+  registers.inode = 321;
+  registers.file = "/dev/nvidiactl";
+  registers.numa = "default file=/dev/nvidiactl";
+  process(10, "0-3", {pinned, second, small, registers});
+  process(11, "0-3", {pinned});
+  const Observation found = look({10, 11});
+  ASSERT_EQ(found.tables.size(), 2U);  // an allocation each: the inode tells them apart
+  EXPECT_EQ(found.tables[0].kind, MappingKind::shared);
+  EXPECT_NE(found.tables[0].inode, found.tables[1].inode);
+  ASSERT_EQ(found.unobserved.size(), 1U);
+  EXPECT_EQ(found.unobserved[0].pid, 11);
+  TableFilter smaller;
+  smaller.driver_bytes = 1 << 20;
+  EXPECT_EQ(look({10}, smaller).tables.size(), 3U);
 }
 
 TEST_F(FakeProc, OthersByNameAndBySize) {
