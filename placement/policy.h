@@ -42,8 +42,12 @@ struct Segment {
   std::size_t bytes = 0;
 };
 // How `weighted` is laid out: the nodes in turn, as long as their weights, over and over, at most kMaxSegments
-// stretches (the kernel counts each as a mapping). Each node's pages are within one page of its exact share. Pure.
+// stretches (the kernel counts each as a mapping). Each node's pages are within one page of its exact share. Every
+// stretch costs as much as some pages' touch, so that they are kStretchBytes long on the average, unless there would be
+// fewer than kMinRounds turns: small tables, too, are mixed finely enough for each head to have its share. Pure.
 inline constexpr std::size_t kMaxSegments = 1024;
+inline constexpr std::size_t kStretchBytes = std::size_t{4} << 20;
+inline constexpr std::size_t kMinRounds = 64;
 [[nodiscard]] std::vector<Segment> weighted_segments(const EffectivePolicy& policy, std::size_t bytes,
                                                      std::size_t unit);
 // True where the kernel has the policy weighted interleave (Linux 6.9) and holds these very weights for these nodes in

@@ -29,7 +29,9 @@ int node_of(const std::byte* address) {
 std::vector<Segment> weighted_segments(const EffectivePolicy& policy, std::size_t bytes, std::size_t unit) {
   const auto sum = static_cast<std::size_t>(std::accumulate(policy.weights.begin(), policy.weights.end(), 0));
   const std::size_t pages = (bytes + unit - 1) / unit;
-  const std::size_t most_rounds = std::max<std::size_t>(1, kMaxSegments / policy.nodes.size() - 1);
+  const std::size_t wanted = std::max(kMinRounds, bytes / (kStretchBytes * policy.nodes.size()));
+  const std::size_t most_rounds =
+      std::clamp<std::size_t>(wanted, 1, std::max<std::size_t>(1, kMaxSegments / policy.nodes.size() - 1));
   // A round is a whole number of the weights' sum, so that all whole rounds are exact; the last one is shorter.
   const std::size_t round = sum * std::max<std::size_t>(1, (pages + sum * most_rounds - 1) / (sum * most_rounds));
   std::vector<Segment> segments;

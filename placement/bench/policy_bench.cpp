@@ -1,10 +1,11 @@
-// What a policy adds to start-up: create, map, set the policy and pre-touch, against the same without a policy. The two
-// run in pairs on fresh memory, next to each other, each first every other time; `added` is the median over the pairs
-// of the ratio less 1, `low` and `high` the order statistics that hold it with 95 % confidence: of the process's CPU
-// time (cpu_*), which a busy machine stretches less, and of wall time (wall_*). `same` has no policy on either side:
-// what the method itself reaches. `of_start_up_*`: the same difference over a start-up that also registers and writes
-// the tables, as every rank's does. The project's limit: 0.05. `with_topology_*`: also reading the machine's nodes,
-// which a leader does before. 512 MiB; exits 77 where these do not fit.
+// What a policy adds to start-up: create, map, set the policy and pre-touch, against the same without a policy. Both
+// run twice in a group of four on fresh memory, without-with-with-without and the other way round by turns, so that a
+// drift within a group falls on both; `added` is the median over the groups of the ratio less 1, `low` and `high` the
+// order statistics that hold it with 95 % confidence: of the process's CPU time (cpu_*), which a busy machine stretches
+// less, and of wall time (wall_*). `same` has no policy on either side: what the method itself reaches.
+// `of_start_up_*`: the same difference over a start-up that also registers and writes the tables, as every rank's does.
+// The project's limit: 0.05. `topology_ms`: reading the machine's nodes, once a process whatever the tables' size.
+// 512 MiB at most; exits 77 where these do not fit.
 #include <benchmark/benchmark.h>
 
 #include <time.h>
@@ -31,8 +32,10 @@ namespace {
 
 using plan::PolicyKind;
 
-constexpr std::size_t kBytes = std::size_t{512} << 20;
-constexpr int kPairs = 40;
+// Large enough that what is done once a mapping does not show; the stretches of `segments` are as many in every table.
+constexpr std::size_t kUniformBytes = std::size_t{128} << 20;
+constexpr std::size_t kSegmentsBytes = std::size_t{512} << 20;
+constexpr int kGroups = 60;
 constexpr int kSkipped = 77;
 
 using Place = std::function<void(const Mapping&, const Topology&)>;
@@ -47,6 +50,15 @@ struct Cost {
 struct Costs {
   Cost wall;
   Cost cpu;
+
+  Costs& operator+=(const Costs& other) {
+    for (const auto clock : {&Costs::wall, &Costs::cpu}) {
+      for (const auto part : {&Cost::touched, &Cost::rest, &Cost::topology}) {
+        this->*clock.*part += other.*clock.*part;
+      }
+    }
+    return *this;
+  }
 };
 
 double cpu_seconds() {  // user and system time of all threads
@@ -76,14 +88,14 @@ void touch(const Mapping& mapping, std::size_t offset, std::size_t bytes) {
 }
 
 // The way of a leader from nothing to written tables. `place` sets policies and touches.
-Costs start_up(const Place& place, bool with_policy) {
+Costs start_up(const Place& place, std::size_t bytes, bool with_policy) {
   Costs costs;
   Stopwatch watch;
   Topology topology;
   if (with_policy) topology = read_topology(Devices::skip);
   watch.lap(costs, &Cost::topology);
-  const UniqueFd fd = create_backing(plan::Backing::shm, kBytes);
-  const Mapping mapping = Mapping::shared(fd.get(), kBytes, "policy bench");
+  const UniqueFd fd = create_backing(plan::Backing::shm, bytes);
+  const Mapping mapping = Mapping::shared(fd.get(), bytes, "policy bench");
   place(mapping, topology);
   watch.lap(costs, &Cost::touched);
   kernels::pretouch(mapping.data(), mapping.size(), 1, 0);  // what registering does on the CPU
@@ -119,41 +131,44 @@ void segments(const Mapping& mapping, const Topology& topology) {
 void report(benchmark::State& state, const std::string& name, std::vector<double> ratios) {
   std::sort(ratios.begin(), ratios.end());
   const auto interval = stats::quantile_interval(ratios, 0.5);
-  if (!interval) fail(Exit::failure, "{} pairs are too few for an interval", ratios.size());
+  if (!interval) fail(Exit::failure, "{} groups are too few for an interval", ratios.size());
   state.counters[name] = interval->value - 1;
   state.counters[name + "_low"] = interval->low - 1;
   state.counters[name + "_high"] = interval->high - 1;
 }
 
-void measure(benchmark::State& state, const Place& place, bool with_policy) {
+void measure(benchmark::State& state, const Place& place, std::size_t bytes, bool with_policy) {
   std::map<std::string, std::vector<double>> ratios;
   const auto add_ratios = [&](const std::string& clock, const Cost& alone, const Cost& with) {
     ratios[clock + "_added"].push_back(with.touched / alone.touched);
     // The rest is the same work on both sides: one of the two stands for it, so that its noise does not come in.
     ratios["of_start_up_" + clock].push_back(1 + (with.touched - alone.touched) / (alone.touched + alone.rest));
-    ratios["with_topology_" + clock].push_back((with.touched + with.topology) / alone.touched);
   };
   std::vector<double> alone_ms;
-  bool policy_first = false;
+  std::vector<double> topology_ms;
+  bool outer = false;  // whether the policy has the group's first and last place
   for ([[maybe_unused]] auto _ : state) {
-    Costs first = start_up(policy_first ? place : plain, policy_first && with_policy);
-    Costs second = start_up(policy_first ? plain : place, !policy_first && with_policy);
-    const Costs& with = policy_first ? first : second;
-    const Costs& alone = policy_first ? second : first;
+    Costs with;
+    Costs alone;
+    for (const bool turn : {outer, !outer, !outer, outer}) {
+      (turn ? with : alone) += start_up(turn ? place : plain, bytes, turn && with_policy);
+    }
     add_ratios("cpu", alone.cpu, with.cpu);
     add_ratios("wall", alone.wall, with.wall);
-    alone_ms.push_back(alone.cpu.touched * 1e3);
-    policy_first = !policy_first;
-    state.SetIterationTime(with.wall.touched);
+    alone_ms.push_back(alone.cpu.touched / 2 * 1e3);
+    topology_ms.push_back(with.wall.topology / 2 * 1e3);
+    outer = !outer;
+    state.SetIterationTime(with.wall.touched / 2);
   }
   for (const auto& [name, values] : ratios) report(state, name, values);
   state.counters["pretouch_cpu_ms"] = stats::median(alone_ms);
+  if (with_policy) state.counters["topology_ms"] = stats::median(topology_ms);
 }
 
-void add(const char* name, const Place& place, bool with_policy = true) {
-  benchmark::RegisterBenchmark(name, [=](benchmark::State& state) { measure(state, place, with_policy); })
+void add(const char* name, const Place& place, std::size_t bytes, bool with_policy = true) {
+  benchmark::RegisterBenchmark(name, [=](benchmark::State& state) { measure(state, place, bytes, with_policy); })
       ->UseManualTime()
-      ->Iterations(kPairs)
+      ->Iterations(kGroups)
       ->Unit(benchmark::kMillisecond);
 }
 
@@ -164,17 +179,18 @@ int main(int argc, char** argv) {
   using namespace eb::placement;
   try {
     MemoryNeed need;
-    need.shared_bytes = need.shm_file_bytes = static_cast<std::int64_t>(kBytes);
+    need.shared_bytes = need.shm_file_bytes = static_cast<std::int64_t>(kSegmentsBytes);
     if (const auto missing = missing_memory(need, read_memory_limits()); !missing.empty()) {
       std::fprintf(stderr, "policy_bench: skipped: %s\n", missing.front().c_str());
       return kSkipped;
     }
-    add("same", plain, false);
+    add("same", plain, kUniformBytes, false);
     for (const auto kind : {eb::plan::PolicyKind::bind, eb::plan::PolicyKind::interleave}) {
-      add(eb::plan::name(kind),
-          [kind](const auto& mapping, const auto& topology) { uniform(kind, mapping, topology); });
+      add(
+          eb::plan::name(kind), [kind](const auto& mapping, const auto& topology) { uniform(kind, mapping, topology); },
+          kUniformBytes);
     }
-    add("segments", segments);
+    add("segments", segments, kSegmentsBytes);
     benchmark::Initialize(&argc, argv);
     benchmark::RunSpecifiedBenchmarks();
     return 0;

@@ -61,6 +61,13 @@ TEST(WeightedSegments, TakeTurnsAlongTheWholeMapping) {
   EXPECT_EQ(weighted_segments(weighted({4}, {9}), 64UL << 30, 4096).size(), 1U);  // one node has no seams
 }
 
+TEST(WeightedSegments, AreLongWhereThereIsRoomAndManyWhereThereIsNot) {
+  const auto stretches = [](std::size_t bytes) { return weighted_segments(weighted({0, 1}, {1, 1}), bytes, 4096); };
+  EXPECT_EQ(stretches(1UL << 30).size(), 256U);   // of 4 MiB each
+  EXPECT_EQ(stretches(64UL << 20).size(), 128U);  // 64 turns, shorter
+  EXPECT_EQ(stretches(16UL << 12).size(), 16U);   // a page each
+}
+
 class KernelWeights : public testing::Test {
  protected:
   void SetUp() override {
