@@ -30,6 +30,8 @@ namespace {
 
 constexpr const char* kTableFiles[] = {"/dev/shm/vllm_engram_", "/dev/shm/engram_bench_"};
 constexpr const char* kDriverFile = "/dev/nvidiactl";
+// Elsewhere below /dev lie file systems of memory: /dev/shm, /dev/hugepages.
+constexpr const char* kDriverFiles[] = {"/dev/nvidia", "/dev/dri/", "/dev/infiniband/", "/dev/mem"};
 constexpr const char* kUnnamedFile = "/dev/zero (deleted)";  // MAP_SHARED | MAP_ANONYMOUS
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::size_t kLargestNamed = 3;
@@ -100,8 +102,8 @@ std::optional<std::int64_t> first_number(const std::string& text) {
 
 MappingKind kind_of(const SmapsEntry& entry) {
   const bool shared = entry.permissions.size() == 4 && entry.permissions[3] == 's';
-  if (entry.file.starts_with("/dev/") && !entry.file.starts_with("/dev/shm/") && !entry.file.starts_with("/dev/zero")) {
-    return MappingKind::driver;
+  for (const char* prefix : kDriverFiles) {
+    if (entry.file.starts_with(prefix)) return MappingKind::driver;
   }
   if (shared) return MappingKind::shared;
   // MAP_PRIVATE of a huge page pool has a made-up file behind it.
@@ -194,6 +196,8 @@ void add_piece(LiveMapping& mapping, const SmapsEntry& entry) {
   }
   mapping.huge_mapped_bytes +=
       value_of(entry, "AnonHugePages") + value_of(entry, "ShmemPmdMapped") + value_of(entry, "FilePmdMapped");
+  mapping.parts.push_back({entry.offset, entry.offset + (entry.end - entry.start), {}, 0, std::nullopt});
+  if (entry.bytes.contains("Pss") && pool == 0) mapping.parts.back().pss_bytes = value_of(entry, "Pss");
   mapping.huge_asked = mapping.huge_asked || has_flag(entry, "hg");
   mapping.huge_refused = mapping.huge_refused || has_flag(entry, "nh");
 }
@@ -201,19 +205,24 @@ void add_piece(LiveMapping& mapping, const SmapsEntry& entry) {
 void add_numa(LiveMapping& mapping, const NumaMapsEntry& entry) {
   mapping.page_bytes =
       mapping.page_bytes == 0 ? entry.kernel_page_bytes : std::min(mapping.page_bytes, entry.kernel_page_bytes);
-  for (const auto& [node, pages] : entry.node_pages) mapping.node_bytes[node] += pages * entry.kernel_page_bytes;
+  LivePiece& part = mapping.parts.back();
+  part.page_bytes = entry.kernel_page_bytes;
+  for (const auto& [node, pages] : entry.node_pages) part.node_bytes[node] += pages * entry.kernel_page_bytes;
   if (std::find(mapping.policies.begin(), mapping.policies.end(), entry.policy) == mapping.policies.end()) {
     mapping.policies.push_back(entry.policy);
   }
 }
 
-// True where two pieces of one file show the same part of it.
-bool overlapping(std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges) {
-  std::sort(ranges.begin(), ranges.end());
-  for (std::size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i].first < ranges[i - 1].second) return true;
+// Offsets mean something in a file alone, not in a device or in anonymous memory.
+void settle_parts(LiveMapping& mapping) {
+  if (mapping.inode != 0 && mapping.kind != MappingKind::driver) {
+    const std::size_t all = mapping.parts.size();
+    mapping.parts = each_part_once(std::move(mapping.parts));
+    mapping.overlaps = mapping.parts.size() < all;
   }
-  return false;
+  for (const LivePiece& part : mapping.parts) {
+    for (const auto& [node, bytes] : part.node_bytes) mapping.node_bytes[node] += bytes;
+  }
 }
 
 // Option huge= of the mount with the longest point that `file` lies under; empty: none stated.
@@ -254,7 +263,6 @@ void read_tables(const std::string& folder, const std::set<Key>& keys, LiveProce
   for (NumaMapsEntry& entry : parse_numa_maps(numa_text.text, nullptr)) numa.emplace(entry.address, std::move(entry));
 
   std::map<Key, LiveMapping> found;
-  std::map<Key, std::vector<std::pair<std::uint64_t, std::uint64_t>>> ranges;
   std::int64_t rss = 0;
   std::int64_t pss = 0;
   process.task_policy = {std::nullopt, "numa_maps shows no stack of this process"};
@@ -273,7 +281,6 @@ void read_tables(const std::string& folder, const std::set<Key>& keys, LiveProce
     mapping.inode = entry.inode;
     add_piece(mapping, entry);
     if (line != numa.end()) add_numa(mapping, line->second);
-    ranges[key].emplace_back(entry.offset, entry.offset + (entry.end - entry.start));
   }
   if (numa_text.error != 0) process.task_policy.reason = fmt::format("numa_maps: {}", std::strerror(numa_text.error));
   if (smaps_text.error == 0) {
@@ -283,7 +290,7 @@ void read_tables(const std::string& folder, const std::set<Key>& keys, LiveProce
   const ProcText mounts = read_proc(folder + "mounts");
   failed("mounts", mounts.error);
   for (auto& [key, mapping] : found) {
-    mapping.overlaps = mapping.inode != 0 && mapping.kind != MappingKind::driver && overlapping(ranges[key]);
+    settle_parts(mapping);
     if (mapping.kind == MappingKind::shared) mapping.mount_huge = mount_huge(mounts.text, mapping.file);
     process.mappings.push_back(std::move(mapping));
   }
@@ -369,11 +376,26 @@ LiveProcess& refuse_for(LiveProcess& process, int error, const char* file) {
   }
   return refuse(
       process, LookCode::not_permitted,
-      fmt::format("process {} ({}, user {}) may not be looked into: /proc/{}/{}: {}. Run as that user or as root "
-                  "(in a container: with its pid namespace and --cap-add SYS_PTRACE)",
-                  process.pid, process.program.empty() ? "unknown" : process.program,
-                  process.user_id ? fmt::format("{}", *process.user_id) : "unknown", process.pid, file,
-                  std::strerror(error)));
+      fmt::format(
+          "process {} ({}, user {}) may not be looked into: /proc/{}/{}: {}. Run as that user or as root "
+          "(in a container: with its pid namespace and --cap-add SYS_PTRACE). A process that is not dumpable, as "
+          "one that changed its user or has capabilities, shows itself to root alone",
+          process.pid, process.program.empty() ? "unknown" : process.program,
+          process.user_id ? fmt::format("{}", *process.user_id) : "unknown", process.pid, file, std::strerror(error)));
+}
+
+// Where a process's memory is to be read. A main thread that has ended shows none, though the others live on with it.
+std::string folder_of(int pid, const std::string& root) {
+  const std::string own = fmt::format("{}/proc/{}/", root, pid);
+  const auto fields = fields_of(read_proc(own + "status").text);
+  const auto state = fields.find("State");
+  if (state == fields.end() || !state->second.starts_with("Z")) return own;
+  int error = 0;
+  for (const std::string& thread : names_in(own + "task", error)) {
+    const std::string folder = own + "task/" + thread + "/";
+    if (!read_proc(folder + "maps").text.empty()) return folder;
+  }
+  return own;
 }
 
 void read_status(const std::string& text, LiveProcess& process) {
@@ -406,7 +428,7 @@ std::int64_t LiveMapping::present_bytes() const noexcept {
 LiveProcess look_at_process(int pid, const TableFilter& filter, const DeviceUsers& users, const std::string& root) {
   LiveProcess process;
   process.pid = pid;
-  const std::string folder = fmt::format("{}/proc/{}/", root, pid);
+  const std::string folder = folder_of(pid, root);
   const ProcText status = read_proc(folder + "status");
   if (status.error != 0) {
     // A /proc that hides other users' processes (hidepid) shows nothing of one that is there.

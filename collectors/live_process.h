@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectors/system_state.h"
+#include "collectors/table_pages.h"
 
 namespace eb::collectors {
 
@@ -27,8 +28,8 @@ struct TableFilter {
 };
 
 // shared: pages belong to a file or object, whoever maps it (device and inode say which). file: private mapping of a
-// file. anonymous: memory of this process alone. driver: a device file; its inode is the device's, so it does not tell
-// one allocation from another.
+// file, whose pages are this process's own once written. anonymous: memory of this process alone. driver: the file of a
+// device driver; its inode is the device's, so it does not tell one allocation from another.
 enum class MappingKind { shared, file, anonymous, driver };
 [[nodiscard]] const char* name(MappingKind kind) noexcept;
 
@@ -41,8 +42,9 @@ struct LiveMapping {
   std::uint64_t address = 0;  // of the first piece
   std::int64_t bytes = 0;     // mapped
   int pieces = 0;
-  bool overlaps = false;                   // a part of the file is mapped twice: its pages are counted twice
-  std::map<int, std::int64_t> node_bytes;  // from numa_maps
+  std::vector<LivePiece> parts;            // each part of the backing once
+  bool overlaps = false;                   // a part is mapped twice
+  std::map<int, std::int64_t> node_bytes;  // of the parts, from numa_maps
   std::int64_t page_bytes = 0;             // the smallest kernelpagesize; 0: numa_maps could not be read
   std::vector<std::string> policies;       // from numa_maps, each once
   std::int64_t rss_bytes = 0;              // from smaps; pages of huge page pools are not in it

@@ -43,23 +43,33 @@ std::string nodes_text(const std::vector<int>& nodes) {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
 
-// "pages 0 (62.5 %) and 1 (37.5 %)"
-std::string shares_text(const LiveMapping& mapping) {
-  const auto total = static_cast<double>(mapping.present_bytes());
+// "0 (62.5 %), 1 (37.5 %)"
+std::string shares_text(const TablePages& pages) {
+  const auto total = static_cast<double>(pages.present_bytes());
   std::string text;
-  for (const auto& [node, bytes] : mapping.node_bytes) {
+  for (const auto& [node, bytes] : pages.node_bytes) {
     if (bytes == 0) continue;
     text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", node, percent(static_cast<double>(bytes) / total));
   }
   return text;
 }
 
-std::vector<int> nodes_with_pages(const LiveMapping& mapping) {
+std::vector<int> nodes_with_pages(const TablePages& pages) {
   std::vector<int> nodes;
-  for (const auto& [node, bytes] : mapping.node_bytes) {
+  for (const auto& [node, bytes] : pages.node_bytes) {
     if (bytes > 0) nodes.push_back(node);
   }
   return nodes;
+}
+
+TablePages pages_of(const std::vector<LiveProcess>& processes, const LiveTable& table) {
+  if (table.kind == MappingKind::shared) {
+    std::vector<std::vector<LivePiece>> readers;
+    for (const LiveReader& reader : table.readers) readers.push_back(mapping_of(processes, reader).parts);
+    return count_pages(readers);
+  }
+  const LiveMapping& mapping = mapping_of(processes, table.fullest);
+  return {mapping.bytes, mapping.node_bytes, mapping.page_bytes, {0}, 0};
 }
 
 class Finder {
@@ -109,15 +119,18 @@ class Finder {
   }
 
   void where(const LiveTable& table) {
-    const LiveMapping& fullest = mapping_of(processes_, table.fullest);
-    const std::vector<int> nodes = nodes_with_pages(fullest);
+    const TablePages& pages = table.pages;
+    const std::vector<int> nodes = nodes_with_pages(pages);
     if (nodes.empty()) return;
+    // Only of the pages that were counted can it be said where they lie.
+    const double share = static_cast<double>(pages.present_bytes()) / static_cast<double>(pages.bytes);
+    const std::string which =
+        share >= kAll ? "pages of this table" : fmt::format("the pages counted ({} of this table)", percent(share));
     if (nodes.size() == 1) {
       add("pages_on_one_node", table,
-          fmt::format("all pages of this table lie on node {}{}", nodes.front(), readers_text(table)));
+          fmt::format("all {} lie on node {}{}", which, nodes.front(), readers_text(table)));
     } else {
-      add("pages_spread", table,
-          fmt::format("pages of this table lie on nodes {}{}", shares_text(fullest), readers_text(table)));
+      add("pages_spread", table, fmt::format("{} lie on nodes {}{}", which, shares_text(pages), readers_text(table)));
     }
   }
 
@@ -132,24 +145,40 @@ class Finder {
   }
 
   void presence(const LiveTable& table) {
-    const LiveMapping& fullest = mapping_of(processes_, table.fullest);
-    if (fullest.page_bytes == 0) return;
-    const double share = static_cast<double>(fullest.present_bytes()) / static_cast<double>(fullest.bytes);
-    if (fullest.overlaps) {
-      add("mapped_twice", table, "one process maps parts of this table twice: its pages are counted once a mapping");
-    } else if (share < kAll) {
+    const TablePages& pages = table.pages;
+    if (pages.page_bytes == 0) return;
+    for (const LiveReader& reader : table.readers) {
+      if (!mapping_of(processes_, reader).overlaps) continue;
+      add("mapped_twice", table,
+          fmt::format("process {} maps parts of this table twice: their pages are counted from the mapping with more",
+                      processes_[reader.process].pid));
+    }
+    const auto bytes = static_cast<double>(pages.bytes);
+    const double share = static_cast<double>(pages.present_bytes()) / bytes;
+    const double uncounted = static_cast<double>(pages.uncounted_bytes.value_or(0)) / bytes;
+    if (!pages.uncounted_bytes || uncounted > 1 - kAll) {
+      add("counted_in_part", table,
+          fmt::format(
+              "{} of this table {} in page tables of other readers, which do not tell on which node: process {} "
+              "was counted, having most",
+              pages.uncounted_bytes ? percent(uncounted) : "a part", pages.uncounted_bytes ? "is" : "may be",
+              processes_[table.readers[pages.readers.front()].process].pid));
+    }
+    if (share + uncounted < kAll) {
       add("not_present", table,
           fmt::format("{} of {} have no page in the page table of any process given (not touched, not registered, or "
                       "touched by a process that was not given)",
-                      percent(1 - share), placement::human_bytes(fullest.bytes)));
+                      percent(1 - share - uncounted), placement::human_bytes(pages.bytes)));
     }
     for (const LiveReader& reader : table.readers) {
       const LiveMapping& own = mapping_of(processes_, reader);
-      const double part = static_cast<double>(own.present_bytes()) / static_cast<double>(fullest.present_bytes());
-      if (fullest.present_bytes() == 0 || own.page_bytes == 0 || part >= kAll) continue;
+      const TablePages mapped = count_pages({own.parts});
+      const double part = static_cast<double>(mapped.present_bytes()) / static_cast<double>(mapped.bytes);
+      if (own.page_bytes == 0 || own.overlaps || part >= kAll * (share + uncounted)) continue;
       add("partly_in_page_table", table,
-          fmt::format("process {} has {} of the pages that process {} has of this table in its page table",
-                      processes_[reader.process].pid, percent(part), processes_[table.fullest.process].pid));
+          fmt::format("process {} has pages for {} of what it maps of this table in its page table; of the whole table "
+                      "{} have some in the processes given",
+                      processes_[reader.process].pid, percent(part), percent(share + uncounted)));
     }
   }
 
@@ -162,7 +191,8 @@ class Finder {
       if (!own.pss_bytes) return;
       pss += static_cast<double>(*own.pss_bytes);
     }
-    const double share = pss / static_cast<double>(mapping_of(processes_, table.fullest).present_bytes());
+    const double share =
+        pss / static_cast<double>(table.pages.present_bytes() + table.pages.uncounted_bytes.value_or(0));
     if (pss > 0 && share < kAll) {
       add("mapped_by_others", table,
           fmt::format("PSS of the processes given adds up to {} of this table's pages: others map it too",
@@ -212,16 +242,16 @@ const LiveMapping& mapping_of(const std::vector<LiveProcess>& processes, const L
 
 std::vector<LiveTable> group_tables(const std::vector<LiveProcess>& processes) {
   std::vector<LiveTable> tables;
-  std::map<std::tuple<MappingKind, std::string, std::uint64_t>, std::size_t> known;
+  std::map<std::pair<std::string, std::uint64_t>, std::size_t> known;
   for (std::size_t p = 0; p < processes.size(); ++p) {
     for (std::size_t m = 0; m < processes[p].mappings.size(); ++m) {
       const LiveMapping& mapping = processes[p].mappings[m];
-      const bool groups = mapping.kind == MappingKind::shared || mapping.kind == MappingKind::file;
-      const auto key = std::make_tuple(mapping.kind, mapping.device, mapping.inode);
+      const bool groups = mapping.kind == MappingKind::shared;
+      const auto key = std::make_pair(mapping.device, mapping.inode);
       const auto at = groups ? known.find(key) : known.end();
       if (at == known.end()) {
         if (groups) known[key] = tables.size();
-        tables.push_back({mapping.kind, mapping.file, mapping.device, mapping.inode, {{p, m}}, {p, m}});
+        tables.push_back({mapping.kind, mapping.file, mapping.device, mapping.inode, {{p, m}}, {p, m}, {}});
         continue;
       }
       LiveTable& table = tables[at->second];
@@ -229,9 +259,9 @@ std::vector<LiveTable> group_tables(const std::vector<LiveProcess>& processes) {
       if (mapping.present_bytes() > mapping_of(processes, table.fullest).present_bytes()) table.fullest = {p, m};
     }
   }
-  std::stable_sort(tables.begin(), tables.end(), [&](const LiveTable& a, const LiveTable& b) {
-    return mapping_of(processes, a.fullest).bytes > mapping_of(processes, b.fullest).bytes;
-  });
+  for (LiveTable& table : tables) table.pages = pages_of(processes, table);
+  std::stable_sort(tables.begin(), tables.end(),
+                   [&](const LiveTable& a, const LiveTable& b) { return a.pages.bytes > b.pages.bytes; });
   return tables;
 }
 
@@ -254,12 +284,12 @@ std::vector<int> device_nodes(const LiveProcess& process) {
   return {nodes.begin(), nodes.end()};
 }
 
-std::optional<double> local_share(const LiveProcess& process, const LiveMapping& fullest) {
+std::optional<double> local_share(const LiveProcess& process, const TablePages& pages) {
   const std::vector<int> nodes = device_nodes(process);
-  const std::int64_t total = fullest.present_bytes();
+  const std::int64_t total = pages.present_bytes();
   if (process.devices.size() != 1 || nodes.size() != 1 || total == 0) return std::nullopt;
-  const auto at = fullest.node_bytes.find(nodes.front());
-  return at == fullest.node_bytes.end() ? 0.0 : static_cast<double>(at->second) / static_cast<double>(total);
+  const auto at = pages.node_bytes.find(nodes.front());
+  return at == pages.node_bytes.end() ? 0.0 : static_cast<double>(at->second) / static_cast<double>(total);
 }
 
 std::string huge_pages_asked(const LiveMapping& mapping, const LiveMachine& machine) {

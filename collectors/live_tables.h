@@ -24,16 +24,18 @@ struct LiveReader {
   std::size_t mapping = 0;
 };
 
-// One backing. A page table knows only its own process's pages, so they are those of the process that has most.
+// One backing.
 struct LiveTable {
   MappingKind kind = MappingKind::shared;
   std::string file;
   std::string device;
   std::uint64_t inode = 0;
   std::vector<LiveReader> readers;
-  LiveReader fullest;
+  LiveReader fullest = {};  // the one with most pages in its page table: it speaks for huge pages
+  TablePages pages = {};    // its `readers` are indices of `readers` here
 };
-// Shared and file mappings of one (device, inode) are one table; anonymous and driver mappings one each. Largest first.
+// Shared mappings of one (device, inode) are one table; all others, private ones of files too, are one each. Largest
+// first.
 [[nodiscard]] std::vector<LiveTable> group_tables(const std::vector<LiveProcess>& processes);
 
 [[nodiscard]] const LiveMapping& mapping_of(const std::vector<LiveProcess>& processes, const LiveReader& reader);
@@ -45,8 +47,8 @@ struct LiveTable {
 // only has several device files open, it is not known which of them it computes on: all their nodes.
 [[nodiscard]] std::vector<int> device_nodes(const LiveProcess& process);
 
-// Share of the table's pages on the nodes of the reader's device; empty without a device, a node or pages.
-[[nodiscard]] std::optional<double> local_share(const LiveProcess& process, const LiveMapping& fullest);
+// Share of the table's counted pages on the node of the reader's device; empty without a device, a node or pages.
+[[nodiscard]] std::optional<double> local_share(const LiveProcess& process, const TablePages& pages);
 
 // By whom huge pages were asked for: "madvise", "mount option huge=always", "shmem_enabled always",
 // "transparent_hugepage always"; empty: by nobody.

@@ -71,14 +71,16 @@ Json process_json(const LiveProcess& process, const LiveMachine& machine) {
           {"unread", std::move(unread)}};
 }
 
-Json node_pages(const LiveProcess& process, const LiveMapping& mapping) {
-  if (mapping.page_bytes == 0) return missing(why_unread(process, "numa_maps"));
+// `counted`: a LiveMapping or TablePages.
+template <typename Counted>
+Json node_pages(const LiveProcess& process, const Counted& counted) {
+  if (counted.page_bytes == 0) return missing(why_unread(process, "numa_maps"));
   Json pages = Json::object();
-  for (const auto& [node, bytes] : mapping.node_bytes) pages[fmt::format("{}", node)] = bytes / mapping.page_bytes;
+  for (const auto& [node, bytes] : counted.node_bytes) pages[fmt::format("{}", node)] = bytes / counted.page_bytes;
   return pages;
 }
 
-Json reader_json(const LiveProcess& process, const LiveMapping& mapping, const LiveMapping& fullest) {
+Json reader_json(const LiveProcess& process, const LiveMapping& mapping, const TablePages& pages) {
   const bool smaps = process.rss_bytes.has_value();
   return {
       {"pid", process.pid},
@@ -87,22 +89,25 @@ Json reader_json(const LiveProcess& process, const LiveMapping& mapping, const L
       {"pieces", mapping.pieces},
       {"node_pages", node_pages(process, mapping)},
       {"policies", mapping.policies},
-      {"rss_bytes", smaps ? Json(mapping.rss_bytes) : missing(why_unread(process, "smaps"))},
+      {"rss_bytes", smaps ? Json(mapping.rss_bytes + mapping.pool_bytes) : missing(why_unread(process, "smaps"))},
       {"pss_bytes", !smaps              ? missing(why_unread(process, "smaps"))
                     : mapping.pss_bytes ? Json(*mapping.pss_bytes)
                                         : missing("the kernel gives no PSS of huge page pools")},
       {"huge_pool_bytes", mapping.pool_bytes},
-      {"local_page_share", known(local_share(process, fullest),
+      {"local_page_share", known(local_share(process, pages),
                                  "needs one device with a known NUMA node, and pages: see devices of this process")}};
 }
 
 Json table_json(const Observation& look, const LiveTable& table) {
   const LiveProcess& fullest_in = look.processes[table.fullest.process];
   const LiveMapping& fullest = mapping_of(look.processes, table.fullest);
-  const bool paged = fullest.page_bytes != 0;
+  const TablePages& pages = table.pages;
+  const bool paged = pages.page_bytes != 0;
+  Json counted = Json::array();
+  for (const std::size_t reader : pages.readers) counted.push_back(look.processes[table.readers[reader].process].pid);
   Json readers = Json::array();
   for (const LiveReader& reader : table.readers) {
-    readers.push_back(reader_json(look.processes[reader.process], mapping_of(look.processes, reader), fullest));
+    readers.push_back(reader_json(look.processes[reader.process], mapping_of(look.processes, reader), pages));
   }
   const std::string by = huge_pages_asked(fullest, look.machine);
   const bool backed = table.kind == MappingKind::shared || table.kind == MappingKind::file;
@@ -110,11 +115,12 @@ Json table_json(const Observation& look, const LiveTable& table) {
           {"kind", name(table.kind)},
           {"device", backed ? Json(table.device) : Json(nullptr)},
           {"inode", backed ? Json(table.inode) : Json(nullptr)},
-          {"bytes", fullest.bytes},
-          {"counted_from_pid", fullest_in.pid},
-          {"page_bytes", paged ? Json(fullest.page_bytes) : missing(why_unread(fullest_in, "numa_maps"))},
-          {"node_pages", node_pages(fullest_in, fullest)},
-          {"present_bytes", paged ? Json(fullest.present_bytes()) : missing(why_unread(fullest_in, "numa_maps"))},
+          {"bytes", pages.bytes},
+          {"counted_from_pids", std::move(counted)},
+          {"page_bytes", paged ? Json(pages.page_bytes) : missing(why_unread(fullest_in, "numa_maps"))},
+          {"node_pages", node_pages(fullest_in, pages)},
+          {"present_bytes", paged ? Json(pages.present_bytes()) : missing(why_unread(fullest_in, "numa_maps"))},
+          {"uncounted_bytes", known(pages.uncounted_bytes, "the kernel gives no PSS of these pages")},
           {"huge_pages",
            {{"asked_by", by.empty() ? Json(nullptr) : Json(by)}, {"mapped_bytes", fullest.huge_mapped_bytes}}},
           {"readers", std::move(readers)}};

@@ -9,7 +9,6 @@
 #include <sstream>
 #include <thread>
 
-#include "collectors/counters.h"
 #include "collectors/process_maps.h"
 
 namespace eb::collectors {
@@ -115,35 +114,6 @@ class NumaMapsCollector final : public PassCollector {
   std::string reason_;
 };
 
-// What memory controllers, socket links and PCIe moved, over the whole machine: the window is the pass.
-class TrafficCollector final : public PassCollector {
- public:
-  const char* name() const noexcept override { return "traffic"; }
-
-  void start(std::span<const int> /*pids*/) noexcept override {
-    try {
-      counters_.start();
-    } catch (const std::exception& error) {
-      reason_ = error.what();
-    }
-  }
-
-  std::string stop() noexcept override {
-    try {
-      if (reason_.empty()) return counters_json(counters_.stop());
-    } catch (const std::exception& error) {
-      reason_ = error.what();
-    }
-    const Json missing = {{"value", nullptr}, {"reason", reason_}};
-    return Json{{"cross_socket_bytes", missing}, {"host_bytes", missing}}.dump(-1, ' ', false,
-                                                                               Json::error_handler_t::replace);
-  }
-
- private:
-  TrafficCounters counters_;
-  std::string reason_;
-};
-
 }  // namespace
 
 std::unique_ptr<PassCollector> numa_maps_collector() { return std::make_unique<NumaMapsCollector>(); }
@@ -152,7 +122,6 @@ std::vector<std::unique_ptr<PassCollector>> pass_collectors() {
   std::vector<std::unique_ptr<PassCollector>> all;
   all.push_back(numa_maps_collector());
   all.push_back(counter_collector());
-  all.push_back(std::make_unique<TrafficCollector>());
   return all;
 }
 

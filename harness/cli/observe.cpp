@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
+#include <optional>
 #include <regex>
+#include <set>
 
 #include "collectors/nvml.h"
 #include "collectors/observation.h"
@@ -31,7 +33,7 @@ struct Options {
   std::vector<int> pids;
   std::string match;
   std::string min_size;
-  double watch_s = 0;
+  std::optional<double> watch_s;
 };
 
 // "512M", "1G", "4096": powers of 1024.
@@ -68,6 +70,13 @@ collectors::TableFilter filter_of(const Options& options) {
 
 // ---- the tables for people
 
+// Names are the watched program's to choose: none of their bytes may steer the terminal.
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
 void print_processes(const Observation& look) {
   fmt::print("Processes\n  {:>8}  {:<16} {:<12} {:<9} {:<6} {:<16} {}\n", "pid", "program", "CPUs", "CPU nodes", "mems",
              "task policy", "device (node)");
@@ -79,18 +88,17 @@ void print_processes(const Observation& look) {
                              device.node >= 0 ? fmt::format("{}", device.node) : "unknown",
                              device.source == "nvml" ? "" : ", open");
     }
-    fmt::print("  {:>8}  {:<16} {:<12} {:<9} {:<6} {:<16} {}\n", process.pid, process.program, process.cpus,
+    fmt::print("  {:>8}  {:<16} {:<12} {:<9} {:<6} {:<16} {}\n", process.pid, printable(process.program), process.cpus,
                placement::node_list(collectors::nodes_of_cpus(process.cpus, look.machine)), process.mems_allowed,
                process.task_policy.value.value_or("unknown"), devices.empty() ? "none" : devices);
   }
 }
 
-std::string pages_text(const LiveMapping& mapping) {
-  if (mapping.page_bytes == 0) return "unknown (numa_maps may not be read)";
+std::string pages_text(const collectors::TablePages& pages) {
+  if (pages.page_bytes == 0) return "unknown (numa_maps may not be read)";
   std::string text;
-  for (const auto& [node, bytes] : mapping.node_bytes) {
-    text +=
-        fmt::format("{}N{}={} ({})", text.empty() ? "" : "  ", node, bytes / mapping.page_bytes, human_bytes(bytes));
+  for (const auto& [node, bytes] : pages.node_bytes) {
+    text += fmt::format("{}N{}={} ({})", text.empty() ? "" : "  ", node, bytes / pages.page_bytes, human_bytes(bytes));
   }
   return text.empty() ? "none present" : text;
 }
@@ -104,16 +112,21 @@ std::string policies_text(const LiveMapping& mapping) {
 void print_table(const Observation& look, std::size_t index) {
   const LiveTable& table = look.tables[index];
   const LiveMapping& fullest = collectors::mapping_of(look.processes, table.fullest);
-  fmt::print("\nTable {}: {}, {}, {}\n", index, table.file.empty() ? "anonymous memory" : table.file,
-             collectors::name(table.kind), human_bytes(fullest.bytes));
+  const collectors::TablePages& pages = table.pages;
+  fmt::print("\nTable {}: {}, {}, {}\n", index, table.file.empty() ? "anonymous memory" : printable(table.file),
+             collectors::name(table.kind), human_bytes(pages.bytes));
   if (table.kind == collectors::MappingKind::driver) {
     fmt::print("  the driver gives no identity: the same memory may be shown once a process\n");
   } else if (table.kind != collectors::MappingKind::anonymous) {
     fmt::print("  backing {} inode {}\n", table.device, table.inode);
   }
-  fmt::print("  pages of {}: {}  (from process {})\n",
-             fullest.page_bytes == 0 ? "unknown size" : human_bytes(fullest.page_bytes), pages_text(fullest),
-             look.processes[table.fullest.process].pid);
+  std::string counted;
+  for (const std::size_t reader : pages.readers) {
+    counted += fmt::format("{}{}", counted.empty() ? "" : ", ", look.processes[table.readers[reader].process].pid);
+  }
+  fmt::print("  pages of {}: {}  (from {} {})\n",
+             pages.page_bytes == 0 ? "unknown size" : human_bytes(pages.page_bytes), pages_text(pages),
+             pages.readers.size() == 1 ? "process" : "processes", counted);
   if (fullest.huge_mapped_bytes > 0) {
     fmt::print("  in huge entries of the page table: {}\n", human_bytes(fullest.huge_mapped_bytes));
   }
@@ -132,18 +145,21 @@ void print_look(const Observation& look) {
   for (std::size_t i = 0; i < look.tables.size(); ++i) print_table(look, i);
   if (!look.findings.empty()) fmt::print("\nFindings\n");
   for (const collectors::LiveFinding& finding : look.findings) {
-    fmt::print("  {}{}\n", finding.table >= 0 ? fmt::format("table {}: ", finding.table) : "", finding.text);
+    fmt::print("  {}{}\n", finding.table >= 0 ? fmt::format("table {}: ", finding.table) : "", printable(finding.text));
   }
 }
 
 // ---- the command
 
-void say_unread(const Observation& look) {
-  for (const LiveProcess& process : look.unobserved) fmt::print(stderr, "engram-bench: observe: {}\n", process.text);
+// Says on stderr what could not be seen; each thing once, `said` holding what was said before.
+void say_unread(const Observation& look, std::set<std::string>& said) {
+  const auto say = [&](const std::string& text) {
+    if (said.insert(text).second) fmt::print(stderr, "engram-bench: observe: {}\n", printable(text));
+  };
+  for (const LiveProcess& process : look.unobserved) say(process.text);
   for (const LiveProcess& process : look.processes) {
     for (const auto& [file, why] : process.unread) {
-      fmt::print(stderr, "engram-bench: observe: /proc/{}/{}: {}; what stands there is left out\n", process.pid, file,
-                 why);
+      say(fmt::format("/proc/{}/{}: {}; what stands there is left out", process.pid, file, why));
     }
   }
 }
@@ -159,11 +175,11 @@ Observation look_once(const Options& options, const Globals& globals, const coll
   Observation look =
       collectors::observe(options.pids, filter, machine, collectors::nvml_device_users(collectors::nvml_state()));
   if (globals.json) {
-    fmt::print("{}\n", collectors::observation_json(look, options.watch_s > 0 ? -1 : 2));
+    fmt::print("{}\n", collectors::observation_json(look, options.watch_s ? -1 : 2));
   } else {
-    if (options.watch_s > 0) fmt::print("== {}\n", look.time);
+    if (options.watch_s) fmt::print("== {}\n", look.time);
     print_look(look);
-    if (options.watch_s > 0) fmt::print("\n");
+    if (options.watch_s) fmt::print("\n");
   }
   std::fflush(stdout);
   return look;
@@ -181,35 +197,36 @@ void sleep_until(std::int64_t until_ns) {
 int watch(const Options& options, const Globals& globals, const collectors::TableFilter& filter,
           const collectors::LiveMachine& machine) {
   supervise::install_signal_handlers();
-  const auto period_ns = static_cast<std::int64_t>(options.watch_s * 1e9);
+  const auto period_ns = static_cast<std::int64_t>(*options.watch_s * 1e9);
   bool seen = false;
+  std::set<std::string> said;
   for (std::int64_t next = now_ns() + period_ns;; next += period_ns) {
     const Observation look = look_once(options, globals, filter, machine);
+    say_unread(look, said);
     seen = seen || !look.processes.empty();
     const bool over = std::all_of(look.unobserved.begin(), look.unobserved.end(), [](const LiveProcess& process) {
       return process.code == LookCode::gone || process.code == LookCode::no_memory;
     });
-    if (look.processes.empty() && (over || !seen)) {
-      say_unread(look);
-      return static_cast<int>(seen ? Exit::ok : Exit::failure);  // what was watched has ended, or never was
-    }
+    // What was watched has ended, or never was.
+    if (look.processes.empty() && (over || !seen)) return static_cast<int>(seen ? Exit::ok : Exit::failure);
     next = std::max(next, now_ns());  // a look that takes longer than the period is followed by the next at once
     sleep_until(next);
   }
 }
 
 int show(const Options& options, const Globals& globals) {
-  if (options.watch_s < 0 || !(options.watch_s < 1e6)) {
-    fail(Exit::usage, "observe: --watch {}: give seconds above 0", options.watch_s);
+  if (options.watch_s && !(*options.watch_s > 0 && *options.watch_s < 1e6)) {
+    fail(Exit::usage, "observe: --watch {}: give seconds above 0 and below a million", *options.watch_s);
   }
   const collectors::TableFilter filter = filter_of(options);
   for (const int pid : options.pids) {
     if (pid < 1) fail(Exit::usage, "observe: --pid {}: process ids are 1 and above", pid);
   }
   const collectors::LiveMachine machine = collectors::read_live_machine();
-  if (options.watch_s > 0) return watch(options, globals, filter, machine);
+  if (options.watch_s) return watch(options, globals, filter, machine);
   const Observation look = look_once(options, globals, filter, machine);
-  say_unread(look);
+  std::set<std::string> said;
+  say_unread(look, said);
   return static_cast<int>(failed(look) ? Exit::failure : Exit::ok);
 }
 

@@ -88,8 +88,9 @@ EventFile RunFolder::event_file(int rank) const { return EventFile(fmt::format("
 void RunFolder::keep_reserve(std::size_t bytes) {
   if (bytes <= reserved_) return;
   const std::string name = path_ + "/" + kReserve;
-  const UniqueFd fd(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  const UniqueFd fd(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!fd) fail_errno(errno, name);
+  // Where a file system cannot do it (9p, NFS 3), the C library writes into each block, and reads it before.
   const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
   if (error != 0) fail_errno(error, fmt::format("{}: {} bytes kept aside for the end of the record", path_, bytes));
   reserved_ = bytes;

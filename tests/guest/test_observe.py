@@ -49,6 +49,16 @@ def test_all_pages_lie_where_the_first_toucher_runs(cpus: str, node: int) -> Non
     assert sum(reader["pss_bytes"] for reader in table["readers"]) == 16 * MIB
 
 
+def test_a_table_that_no_process_has_whole_is_counted_from_both() -> None:
+    with tables("2", "--cpus", "0,1", "--parts") as pids:
+        found = look(pids)
+    (table,) = found["tables"]
+    assert table["node_pages"] == {"0": 8 * MIB // 4096, "1": 8 * MIB // 4096}
+    assert table["counted_from_pids"] == pids
+    assert "pages of this table lie on nodes 0 (50.0 %), 1 (50.0 %); readers' CPUs are on nodes 0-1" in texts(found)
+    assert {finding["code"] for finding in found["findings"]} == {"pages_spread", "partly_in_page_table"}
+
+
 def test_a_task_policy_is_shown_and_spreads_the_pages() -> None:
     with tables("1", "--cpus", "0", before=("numactl", "--interleave=0,1")) as pids:
         found = look(pids)

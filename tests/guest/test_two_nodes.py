@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,14 @@ def test_the_object_policy_is_not_the_task_policy(policies: tuple[Any, Bench]) -
     assert leader["rank_state"]["cpus"] == [0]
     assert leader["mapping"]["policy"] == "bind:1"
     assert set(leader["mapping"]["node_pages"]) == {"1"}
+
+
+def test_a_run_can_be_kept_in_the_folder_that_the_host_sees() -> None:
+    """9p knows no fallocate."""
+    folder = Path(os.environ["ENGRAM_BENCH_GUEST_OUT"]) / f"kept-{os.getpid()}"
+    folder.mkdir()
+    bench = Bench(folder)
+    assert bench.run({"storage.policy": "bind:1"})["complete"] is True
 
 
 def reroll_of(result: Any, arm: str) -> int:

@@ -1,10 +1,11 @@
 """A program that maps tables as a server does: `python table_process.py NAME MIB READERS [--thp] [--cpus 0,1]
-[--pinned MIB]`.
+[--parts] [--pinned MIB]`.
 
 Makes the file NAME in /dev/shm, lets READERS processes map and touch it, removes the name, prints the readers' pids as
 one line of JSON, and waits until its stdin is closed. Reader i is put on the i-th CPU of --cpus; they touch one after
-the other. With --pinned each reader is a CUDA process of PyTorch: it registers the table with the driver, as vLLM's
-workers do, and holds so much pinned memory of the driver's own besides."""
+the other; with --parts reader i touches the i-th part alone. With --pinned each reader is a CUDA process of PyTorch: it
+registers the table with the driver, as vLLM's workers do, and holds so much pinned memory of the driver's own
+besides."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def pin(table: mmap.mmap, mib: int) -> Any:
     return torch.full((mib << 20,), 1, dtype=torch.uint8, pin_memory=True)
 
 
-def reader(path: str, size: int, cpu: int | None, thp: bool, pinned: int, ready: Any, go: Any, stop: Any) -> None:
+def reader(
+    path: str, size: int, part: range, cpu: int | None, thp: bool, pinned: int, ready: Any, go: Any, stop: Any
+) -> None:
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
     descriptor = os.open(path, os.O_RDWR)
@@ -39,7 +42,7 @@ def reader(path: str, size: int, cpu: int | None, thp: bool, pinned: int, ready:
         if thp:
             table.madvise(MADV_HUGEPAGE)
         go.wait()
-        for at in range(0, size, PAGE):
+        for at in part:
             table[at] = 1
         memory = pin(table, pinned) if pinned else None
         ready.release()
@@ -55,6 +58,7 @@ def main() -> None:
     parser.add_argument("readers", type=int)
     parser.add_argument("--thp", action="store_true")
     parser.add_argument("--cpus", default="")
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--pinned", type=int, default=0, metavar="MIB")
     options = parser.parse_args()
     cpus = [int(cpu) for cpu in options.cpus.split(",")] if options.cpus else [None] * options.readers
@@ -65,7 +69,9 @@ def main() -> None:
     go = [mp.Event() for _ in range(options.readers)]
     group = []
     for i in range(options.readers):
-        settings = (path, size, cpus[i], options.thp, options.pinned)
+        share = size // options.readers
+        part = range(i * share, (i + 1) * share, PAGE) if options.parts else range(0, size, PAGE)
+        settings = (path, size, part, cpus[i], options.thp, options.pinned)
         group.append(mp.Process(target=reader, args=(*settings, ready, go[i], stop), daemon=True))
     try:
         for process in group:

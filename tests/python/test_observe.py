@@ -118,6 +118,33 @@ def test_a_reader_that_was_not_given_shows_in_the_pss() -> None:
     assert "mapped_by_others" in codes(found)
 
 
+def test_parts_of_several_processes_make_the_table() -> None:
+    with tables(8, 2, "--parts") as pids:
+        found = look(pids)
+    (table,) = found["tables"]
+    assert table["counted_from_pids"] == pids
+    assert table["present_bytes"] == table["bytes"] == 8 * MIB
+    assert table["uncounted_bytes"] == 0
+    assert codes(found) == {"pages_on_one_node", "partly_in_page_table"}
+
+
+def test_watch_names_a_process_that_ends_and_goes_on() -> None:
+    with contextlib.ExitStack() as ends, tables(4, 1, name="vllm_engram_second") as second:
+        first = ends.enter_context(tables(4, 1))
+        command = [BINARY, "observe", *pids_of([*first, *second]), "--watch", "0.2"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as watching:
+            assert watching.stderr is not None
+            try:
+                time.sleep(0.5)
+                ends.close()
+                assert f"process {first[0]} " in watching.stderr.readline()
+                assert watching.poll() is None
+                watching.send_signal(signal.SIGINT)
+                assert watching.wait(20) == 130
+            finally:
+                watching.kill()
+
+
 def test_huge_pages_asked_for_and_not_covered() -> None:
     enabled = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
     if not enabled.exists() or "[never]" not in enabled.read_text():

@@ -112,10 +112,96 @@ TEST_F(FakeProc, OneBackingOfTwoProcessesIsCountedOnceFromTheFullestPageTable) {
   EXPECT_EQ(texts(found, "pages_on_one_node"),
             std::vector<std::string>{"all pages of this table lie on node 0; readers' GPUs are on nodes 0-1"});
   ASSERT_EQ(texts(found, "partly_in_page_table").size(), 1U);
-  EXPECT_NE(texts(found, "partly_in_page_table")[0].find("process 10 has 87.9 %"), std::string::npos);
+  EXPECT_NE(texts(found, "partly_in_page_table")[0].find("process 10 has pages for 87.9 %"), std::string::npos);
   EXPECT_TRUE(texts(found, "mapped_by_others").empty());
   EXPECT_TRUE(texts(found, "not_present").empty());
   EXPECT_TRUE(found.unobserved.empty());
+}
+
+TEST_F(FakeProc, PagesOfSeveralPageTablesAreAddedUpWhereTheyAreApart) {
+  process(10, "0-3", {table(0x7f0000000000, "N0=512", 2048)});
+  process(11, "4-7", {table(0x7e0000000000, "N1=512", 2048)});  // PSS: no page is in both
+  const Observation found = look({10, 11});
+  ASSERT_EQ(found.tables.size(), 1U);
+  EXPECT_EQ(found.tables[0].pages.node_bytes, (std::map<int, std::int64_t>{{0, 2 << 20}, {1, 2 << 20}}));
+  EXPECT_EQ(texts(found, "pages_spread").size(), 1U);
+  EXPECT_TRUE(texts(found, "pages_on_one_node").empty());
+  EXPECT_TRUE(texts(found, "not_present").empty());
+  EXPECT_TRUE(texts(found, "mapped_by_others").empty());
+  EXPECT_EQ(texts(found, "partly_in_page_table").size(), 2U);
+  const auto json = nlohmann::json::parse(observation_json(found, -1));
+  EXPECT_EQ(json["tables"][0]["counted_from_pids"], (std::vector<int>{10, 11}));
+  EXPECT_EQ(json["tables"][0]["uncounted_bytes"], 0);
+}
+
+TEST_F(FakeProc, WhatSeveralPageTablesDoNotTellIsNotClaimed) {
+  // 2.5 MiB each, of which 1 MiB in both: PSS 2 MiB each, 4 MiB together. Which half of 11's pages are 10's is not
+  // known.
+  process(10, "0-3", {table(0x7f0000000000, "N0=640", 2048)});
+  process(11, "4-7", {table(0x7e0000000000, "N1=640", 2048)});
+  const Observation found = look({10, 11});
+  EXPECT_EQ(found.tables[0].pages.readers, (std::vector<std::size_t>{0}));
+  EXPECT_EQ(found.tables[0].pages.uncounted_bytes, 384 * 4096);
+  ASSERT_EQ(texts(found, "counted_in_part").size(), 1U);
+  EXPECT_NE(texts(found, "counted_in_part")[0].find("37.5 %"), std::string::npos);
+  ASSERT_EQ(texts(found, "pages_on_one_node").size(), 1U);
+  EXPECT_EQ(texts(found, "pages_on_one_node")[0].find("all the pages counted (62.5 % of this table) lie on node 0"),
+            0U);
+  EXPECT_TRUE(texts(found, "not_present").empty());
+  EXPECT_TRUE(texts(found, "mapped_by_others").empty());
+}
+
+TEST_F(FakeProc, ProcessesWithPartsOfTheirOwnOfOneFile) {
+  Piece second = table(0x7e0000000000, "N1=1024", 4096);
+  second.offset = 4 << 20;
+  process(10, "0-3", {table(0x7f0000000000, "N0=1024", 4096)});
+  process(11, "4-7", {second});
+  const Observation found = look({10, 11});
+  ASSERT_EQ(found.tables.size(), 1U);
+  EXPECT_EQ(found.tables[0].pages.bytes, 8 << 20);
+  EXPECT_EQ(found.tables[0].pages.node_bytes, (std::map<int, std::int64_t>{{0, 4 << 20}, {1, 4 << 20}}));
+  EXPECT_TRUE(texts(found, "partly_in_page_table").empty());
+}
+
+TEST_F(FakeProc, PrivateMappingsOfOneFileAreATableEach) {
+  Piece own = table(0x7f0000000000, "N0=1024", 4096);
+  own.permissions = "rw-p";
+  process(10, "0-3", {own});
+  own.numa.replace(own.numa.find("N0"), 2, "N1");
+  process(11, "4-7", {own});
+  const Observation found = look({10, 11});
+  ASSERT_EQ(found.tables.size(), 2U);
+  EXPECT_EQ(found.tables[0].kind, MappingKind::file);
+}
+
+TEST_F(FakeProc, PoolFilesBelowDevAreSharedMemory) {
+  Piece pool = table(0x7f0000000000, "N0=2", 0);
+  pool.file = "/dev/hugepages/tables";
+  pool.numa = "default file=/dev/hugepages/tables huge dirty=2 N0=2 kernelpagesize_kB=2048";
+  pool.rss_kib = 0;
+  pool.smaps = "Shared_Hugetlb:  4096 kB\n";
+  process(10, "0-3", {pool});
+  process(11, "0-3", {pool});
+  TableFilter filter;
+  filter.match = std::regex("tables");
+  const Observation found = look({10, 11}, filter);
+  ASSERT_EQ(found.tables.size(), 1U);
+  EXPECT_EQ(found.tables[0].kind, MappingKind::shared);
+  const auto json = nlohmann::json::parse(observation_json(found, -1));
+  EXPECT_EQ(json["tables"][0]["readers"][0]["rss_bytes"], 4 << 20);
+}
+
+TEST_F(FakeProc, TheOtherThreadsSpeakForAMainThreadThatHasEnded) {
+  process(10, "0-3", {table(0x7f0000000000, "N0=1024", 4096)});
+  fs::create_directories(root + "/proc/10/task/12");
+  for (const char* file : {"maps", "smaps", "numa_maps", "status", "mounts"}) {
+    fs::rename(root + "/proc/10/" + file, root + "/proc/10/task/12/" + file);
+  }
+  write("/proc/10/status", "Name:\tworker\nState:\tZ (zombie)\n");
+  for (const char* file : {"maps", "smaps", "numa_maps"}) write(std::string("/proc/10/") + file, "");
+  const Observation found = look({10});
+  ASSERT_EQ(found.tables.size(), 1U);
+  EXPECT_EQ(found.tables[0].pages.present_bytes(), 4 << 20);
 }
 
 TEST_F(FakeProc, TheSameNameWithAnotherInodeIsAnotherTable) {
@@ -132,7 +218,7 @@ TEST_F(FakeProc, WithoutDevicesTheReadersCpusAreNamed) {
   EXPECT_EQ(texts(found, "pages_spread"),
             std::vector<std::string>{
                 "pages of this table lie on nodes 0 (50.0 %), 1 (50.0 %); readers' CPUs are on nodes 0-1"});
-  EXPECT_FALSE(local_share(found.processes[0], found.processes[0].mappings[0]));
+  EXPECT_FALSE(local_share(found.processes[0], found.tables[0].pages));
 }
 
 TEST_F(FakeProc, HugePagesThatWereAskedForAndNotGiven) {
@@ -197,7 +283,7 @@ TEST_F(FakeProc, CpusFarFromTheDevice) {
   const Observation found = look({10});
   EXPECT_EQ(texts(found, "cpus_far_from_device"),
             std::vector<std::string>{"process 10 runs on CPUs of node 0, its GPU 0000:98:00.0 is on node 1"});
-  EXPECT_EQ(local_share(found.processes[0], found.processes[0].mappings[0]), 1.0);
+  EXPECT_EQ(local_share(found.processes[0], found.tables[0].pages), 1.0);
 }
 
 TEST_F(FakeProc, NvmlSaysOnWhichOfTheOpenDevicesAProcessComputes) {
@@ -328,8 +414,14 @@ TEST_F(FakeProc, PiecesOfOneBackingAreAddedUpAndAPartMappedTwiceIsNamed) {
   EXPECT_EQ(apart.processes[0].mappings[0].pieces, 2);
   EXPECT_TRUE(texts(apart, "mapped_twice").empty());
   second.offset = 0;
-  process(10, "0-3", {table(0x7f0000000000, "N0=1024", 4096), second});
-  EXPECT_EQ(texts(look({10}), "mapped_twice").size(), 1U);
+  process(10, "0-3", {table(0x7f0000000000, "N0=1024", 1366), table(0x7f0000400000, "N0=1024", 1365)});
+  process(11, "0-3", {table(0x7f0000000000, "N0=1024", 1365)});
+  const Observation twice = look({10, 11});
+  EXPECT_EQ(texts(twice, "mapped_twice").size(), 1U);
+  EXPECT_EQ(twice.tables[0].pages.bytes, 4 << 20);
+  EXPECT_EQ(twice.tables[0].pages.present_bytes(), 4 << 20);
+  EXPECT_TRUE(texts(twice, "mapped_by_others").empty());
+  EXPECT_TRUE(texts(twice, "partly_in_page_table").empty());
 }
 
 TEST_F(FakeProc, WhatMayNotBeReadIsNamedAndNull) {
