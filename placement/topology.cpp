@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <new>
 #include <sstream>
 
 #include "harness/base/error.h"
@@ -38,6 +40,38 @@ std::vector<int> to_list(hwloc_const_bitmap_t bitmap) {
   return list;
 }
 
+// hwloc gives a node without CPUs the cpuset of what its memory is attached to (one socket, or the whole machine). A
+// CPU has one node: the one with the smallest cpuset that holds it, and of equal ones that with the lowest id. `nodes`:
+// by ascending id, with hwloc's cpusets.
+void leave_each_cpu_one_node(std::vector<NumaNode>& nodes) {
+  std::map<int, const NumaNode*> owner;
+  for (const NumaNode& node : nodes) {
+    for (const int cpu : node.cpus) {
+      const NumaNode*& best = owner.try_emplace(cpu, &node).first->second;
+      if (node.cpus.size() < best->cpus.size()) best = &node;
+    }
+  }
+  std::map<int, std::vector<int>> cpus;  // by node id; sizes must stand until all owners are found
+  for (const auto& [cpu, node] : owner) cpus[node->id].push_back(cpu);
+  for (NumaNode& node : nodes) node.cpus = std::move(cpus[node.id]);
+}
+
+// What the kernel says of this machine goes before what follows from hwloc's cpusets.
+void take_kernels_cpus(std::vector<NumaNode>& nodes) {
+  const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> cpus(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  if (!cpus) throw std::bad_alloc();
+  for (NumaNode& node : nodes) {
+    std::string text;
+    try {
+      text = read_file(fmt::format("/sys/devices/system/node/node{}/cpulist", node.id));
+    } catch (const Error&) {
+      continue;  // no sysfs in this container
+    }
+    text.erase(text.find_last_not_of(" \n") + 1);
+    if (hwloc_bitmap_list_sscanf(cpus.get(), text.c_str()) == 0) node.cpus = to_list(cpus.get());
+  }
+}
+
 std::vector<NumaNode> nodes_of(hwloc_topology_t topology) {
   std::vector<NumaNode> nodes;
   const hwloc_const_nodeset_t allowed = hwloc_topology_get_allowed_nodeset(topology);
@@ -51,6 +85,7 @@ std::vector<NumaNode> nodes_of(hwloc_topology_t topology) {
     nodes.push_back(std::move(node));
   }
   std::sort(nodes.begin(), nodes.end(), [](const NumaNode& a, const NumaNode& b) { return a.id < b.id; });
+  leave_each_cpu_one_node(nodes);
   return nodes;
 }
 
@@ -98,11 +133,18 @@ std::vector<std::vector<int>> sysfs_distances(const std::vector<NumaNode>& nodes
   return matrix;
 }
 
-// NUMA node of a device: the memory nearest to the part of the machine it hangs from; -1 where that part holds several.
-int node_of(hwloc_topology_t topology, hwloc_obj_t device) {
+// NUMA node of a device: of the part of the machine it hangs from, -1 where that part holds several. One without CPUs
+// counts where it is alone: what memory lies behind a socket does not move the socket's devices.
+int node_of(hwloc_topology_t topology, hwloc_obj_t device, const std::vector<NumaNode>& nodes) {
   const hwloc_obj_t parent = hwloc_get_non_io_ancestor_obj(topology, device);
   if (parent == nullptr || parent->nodeset == nullptr) return -1;
-  return hwloc_bitmap_weight(parent->nodeset) == 1 ? hwloc_bitmap_first(parent->nodeset) : -1;
+  if (hwloc_bitmap_weight(parent->nodeset) == 1) return hwloc_bitmap_first(parent->nodeset);
+  std::vector<int> with_cpus;
+  for (const NumaNode& node : nodes) {
+    const bool near = hwloc_bitmap_isset(parent->nodeset, static_cast<unsigned>(node.id)) != 0;
+    if (near && !node.cpus.empty()) with_cpus.push_back(node.id);
+  }
+  return with_cpus.size() == 1 ? with_cpus.front() : -1;
 }
 
 std::string device_kind(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
@@ -119,7 +161,7 @@ std::string device_kind(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
   }
 }
 
-std::vector<PciDevice> devices_of(hwloc_topology_t topology) {
+std::vector<PciDevice> devices_of(hwloc_topology_t topology, const std::vector<NumaNode>& nodes) {
   std::vector<PciDevice> devices;
   for (hwloc_obj_t object = nullptr; (object = hwloc_get_next_pcidev(topology, object)) != nullptr;) {
     const auto& pci = object->attr->pcidev;
@@ -133,7 +175,7 @@ std::vector<PciDevice> devices_of(hwloc_topology_t topology) {
     device.name = vendor != nullptr && model != nullptr
                       ? fmt::format("{} {}", vendor, model)
                       : fmt::format("{:04x}:{:04x}", unsigned{pci.vendor_id}, unsigned{pci.device_id});
-    device.node = node_of(topology, object);
+    device.node = node_of(topology, object, nodes);
     device.link_gb_per_s = static_cast<double>(pci.linkspeed);
     devices.push_back(std::move(device));
   }
@@ -157,7 +199,7 @@ Topology describe(hwloc_topology_t topology) {
   result.nodes = nodes_of(topology);
   result.distances = distances_of(topology, result.nodes);
   result.allowed_cpus = to_list(hwloc_topology_get_allowed_cpuset(topology));
-  result.devices = devices_of(topology);
+  result.devices = devices_of(topology, result.nodes);
   result.hwloc_xml = xml_of(topology);
   return result;
 }
@@ -192,6 +234,8 @@ Topology read_topology(Devices devices) {
   }
   if (hwloc_topology_load(handle.get()) != 0) fail_errno(errno, "hwloc could not read this machine's topology");
   Topology result = describe(handle.get());
+  // HWLOC_XMLFILE makes hwloc speak of another machine.
+  if (hwloc_topology_is_thissystem(handle.get()) != 0) take_kernels_cpus(result.nodes);
   if (result.distances.empty()) result.distances = sysfs_distances(result.nodes);
   result.allowed_cpus = own_cpus();
   return result;

@@ -11,8 +11,8 @@ namespace eb::placement {
 struct NumaNode {
   int id = 0;
   std::int64_t bytes = 0;  // MemTotal
-  std::vector<int> cpus;
-  bool allowed = true;  // by cpuset.mems
+  std::vector<int> cpus;   // ascending; each CPU is of one node alone, a node that only has memory has none
+  bool allowed = true;     // by cpuset.mems
 };
 
 // A PCI device that a rank could use, or that stands between: GPUs (NVIDIA display controllers), network cards, disks.

@@ -1,4 +1,4 @@
-"""Nodes of 1 GiB, 512 MiB and 256 MiB, the last without CPUs: capacity, and a node that only has memory."""
+"""Nodes of 1 GiB, 512 MiB and 256 MiB, the last without CPUs and nearer to node 0, as memory behind CXL is."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def test_a_node_without_cpus_takes_pages_but_no_ranks(bench: Bench) -> None:
 def test_ranks_cannot_be_bound_to_a_node_without_cpus(bench: Bench) -> None:
     bench.run({"storage.bind_ranks": "2"}, code=1)
     assert "no CPU of NUMA node 2" in bench.error
+
+
+def test_no_copy_is_made_on_a_node_without_cpus(bench: Bench) -> None:
+    """Two nodes have readers; one rank a node, or each reader of node 0 would be counted."""
+    result = bench.run({"parallel.tp": 1, "storage.policy": "bind:0", "storage.copies": "per-numa-node"})
+    assert [set(one) for one in pages(result)] == [{0}, {1}]
 
 
 def test_interleave_all_takes_every_node_with_memory(bench: Bench) -> None:

@@ -125,6 +125,14 @@ def test_another_machine(name: str, nodes: int, far: int, gpu_nodes: list[int]) 
     assert table.count("H200") == 8
 
 
+def test_a_node_behind_a_socket_has_none_of_its_cpus() -> None:
+    """hwloc writes the cpuset of the socket into it."""
+    ours = topo("--input", str(DATA / "two-socket-cxl.xml"))
+    assert [node["cpus"] for node in ours["nodes"]] == [[0, 1, 2, 3], [4, 5, 6, 7], []]
+    assert ours["distances"] == [[10, 21, 31], [21, 10, 33], [31, 33, 10]]
+    assert [device["node"] for device in ours["devices"]] == [0, 1]
+
+
 def test_devices_links_and_pools_of_another_machine() -> None:
     ours = topo("--input", str(DATA / "two-socket-8gpu.xml"))
     assert [node["memory_bytes"] for node in ours["nodes"]] == [1 << 39, 1 << 39]
@@ -157,7 +165,7 @@ def test_machine_files_are_what_their_script_writes(tmp_path: Path) -> None:
     script = tmp_path / "make_topologies.py"
     shutil.copy(DATA / "make_topologies.py", script)
     subprocess.run(["python3", str(script)], check=True, timeout=60)
-    for name in ("two-socket-8gpu.xml", "nps4-8gpu.xml"):
+    for name in ("two-socket-8gpu.xml", "nps4-8gpu.xml", "two-socket-cxl.xml"):
         assert (tmp_path / name).read_text() == (DATA / name).read_text()
 
 

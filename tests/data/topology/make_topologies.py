@@ -4,16 +4,19 @@
 two-socket-8gpu.xml  two sockets, one NUMA node each, four NVIDIA GPUs a socket, a network card a socket; huge pages on
                      node 1 alone
 nps4-8gpu.xml        two sockets, four NUMA nodes each (NPS4), one GPU a node, SLIT 10 / 12 / 32
+two-socket-cxl.xml   two sockets, one NUMA node each, and node 2 of memory alone behind socket 0 (CXL), with the
+                     cpuset of that socket, as hwloc gives it
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 
-def mask(bits: range) -> str:
+def mask(bits: Iterable[int]) -> str:
     """A bitmap in hwloc's text form: 32 bits a word, the highest word first."""
     value = sum(1 << bit for bit in bits)
     words: list[int] = []
@@ -47,6 +50,7 @@ class Machine:
         near: int,
         far: int,
         pools: dict[int, dict[int, int]],
+        memory_only: bool = False,
     ) -> None:
         self.sockets = sockets
         self.nodes_a_socket = nodes_a_socket
@@ -55,6 +59,7 @@ class Machine:
         self.near = near
         self.far = far
         self.pools = pools  # by node: pages by page size
+        self.memory_only = memory_only  # the last node is one without CPUs, behind socket 0
         self.gp = 0
         self.lines: list[str] = []
 
@@ -62,7 +67,7 @@ class Machine:
         self.gp += 1
         return self.gp
 
-    def sets(self, cpus: range, nodes: range) -> str:
+    def sets(self, cpus: range, nodes: Iterable[int]) -> str:
         return (
             f'cpuset="{mask(cpus)}" complete_cpuset="{mask(cpus)}" '
             f'nodeset="{mask(nodes)}" complete_nodeset="{mask(nodes)}" gp_index="{self.next_gp()}"'
@@ -96,8 +101,7 @@ class Machine:
             self.pci(depth + 1, first + count, NETWORK_CARD)
         self.add(depth, "</object>")
 
-    def node(self, depth: int, node: int) -> None:
-        cpus = range(node * self.cores_a_node, (node + 1) * self.cores_a_node)
+    def numa_node(self, depth: int, node: int, cpus: range) -> None:
         self.add(
             depth,
             f'<object type="NUMANode" os_index="{node}" {self.sets(cpus, range(node, node + 1))} '
@@ -109,6 +113,10 @@ class Machine:
         for size, count in {4096: small // 4096, **pools}.items():
             self.add(depth + 1, f'<page_type size="{size}" count="{count}"/>')
         self.add(depth, "</object>")
+
+    def node(self, depth: int, node: int) -> None:
+        cpus = range(node * self.cores_a_node, (node + 1) * self.cores_a_node)
+        self.numa_node(depth, node, cpus)
         for cpu in cpus:
             one = range(cpu, cpu + 1)
             self.add(depth, f'<object type="Core" os_index="{cpu}" {self.sets(one, range(node, node + 1))}>')
@@ -116,8 +124,9 @@ class Machine:
             self.add(depth, "</object>")
 
     def xml(self) -> str:
-        node_count = self.sockets * self.nodes_a_socket
-        cpus, nodes = range(node_count * self.cores_a_node), range(node_count)
+        with_cpus = self.sockets * self.nodes_a_socket
+        node_count = with_cpus + (1 if self.memory_only else 0)
+        cpus, nodes = range(with_cpus * self.cores_a_node), range(node_count)
         self.add(0, '<?xml version="1.0" encoding="UTF-8"?>')
         self.add(0, '<!DOCTYPE topology SYSTEM "hwloc2.dtd">')
         self.add(0, '<topology version="2.0">')
@@ -127,8 +136,11 @@ class Machine:
         for socket in range(self.sockets):
             first = socket * self.nodes_a_socket
             inside = range(first, first + self.nodes_a_socket)
+            attached = [with_cpus] if self.memory_only and socket == 0 else []
             cores = range(first * self.cores_a_node, (first + self.nodes_a_socket) * self.cores_a_node)
-            self.add(2, f'<object type="Package" os_index="{socket}" {self.sets(cores, inside)}>')
+            self.add(2, f'<object type="Package" os_index="{socket}" {self.sets(cores, [*inside, *attached])}>')
+            for node in attached:
+                self.numa_node(3, node, cores)
             for place, node in enumerate(inside):
                 depth = 3
                 if self.nodes_a_socket > 1:
@@ -149,6 +161,8 @@ class Machine:
         def value(a: int, b: int) -> int:
             if a == b:
                 return 10
+            if max(a, b) >= self.sockets * self.nodes_a_socket:  # behind socket 0
+                return self.far + (10 if min(a, b) < self.nodes_a_socket else 12)
             return self.near if a // self.nodes_a_socket == b // self.nodes_a_socket else self.far
 
         indexes = "".join(f"{node} " for node in range(node_count))
@@ -165,6 +179,7 @@ def main() -> int:
     machines = {
         "two-socket-8gpu.xml": Machine(2, 1, 8, [4], 10, 21, {1: {2 << 20: 1024, 1 << 30: 200}}),
         "nps4-8gpu.xml": Machine(2, 4, 4, [1, 1, 1, 1], 12, 32, {}),
+        "two-socket-cxl.xml": Machine(2, 1, 4, [0], 10, 21, {}, memory_only=True),
     }
     for name, machine in machines.items():
         (folder / name).write_text(machine.xml())

@@ -65,6 +65,21 @@ TEST(Topology, TwoSocketServerFromXml) {
   EXPECT_EQ(gpu_nodes, (std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1}));
 }
 
+TEST(Topology, NodeOfMemoryAloneHasNoCpus) {
+  const Topology cxl = read_topology_xml(data_file("two-socket-cxl.xml"));  // the cpuset of node 2 is node 0's
+  ASSERT_EQ(cxl.nodes.size(), 3U);
+  EXPECT_EQ(cxl.nodes[0].cpus, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(cxl.nodes[1].cpus, (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_TRUE(cxl.nodes[2].cpus.empty());
+  EXPECT_EQ(cxl.devices.at(0).node, 0);  // a network card of socket 0, behind which two nodes lie
+  // Node 0 is one of the whole machine, beside one a socket: the smaller cpusets take the CPUs.
+  const Topology wide = synthetic_topology("[numa(indexes=2,1,0)] pack:2 [numa] core:2 pu:1");
+  ASSERT_EQ(wide.nodes.size(), 3U);
+  EXPECT_TRUE(wide.nodes[0].cpus.empty());
+  EXPECT_EQ(wide.nodes[1].cpus, (std::vector<int>{2, 3}));
+  EXPECT_EQ(wide.nodes[2].cpus, (std::vector<int>{0, 1}));
+}
+
 TEST(Topology, XmlOfOneReadingIsReadBackTheSame) {
   const Topology first = read_topology_xml(data_file("two-socket-8gpu.xml"));
   char path[] = "/tmp/eb_topology_XXXXXX";
