@@ -93,8 +93,14 @@ std::vector<NumaNode> nodes_of(hwloc_topology_t topology) {
 std::vector<std::vector<int>> distances_of(hwloc_topology_t topology, const std::vector<NumaNode>& nodes) {
   unsigned count = 1;
   hwloc_distances_s* found = nullptr;
-  if (hwloc_distances_get_by_name(topology, "NUMALatency", &count, &found, 0) != 0 || count == 0) return {};
-  std::vector<std::vector<int>> matrix(nodes.size(), std::vector<int>(nodes.size(), 0));
+  if (hwloc_distances_get_by_name(topology, "NUMALatency", &count, &found, 0) != 0 || count == 0) {
+    count = 1;  // a file of hwloc 1 has the matrix without the name
+    constexpr unsigned long kLatency = HWLOC_DISTANCES_KIND_MEANS_LATENCY;
+    if (hwloc_distances_get_by_type(topology, HWLOC_OBJ_NUMANODE, &count, &found, kLatency, 0) != 0 || count == 0) {
+      return {};
+    }
+  }
+  std::vector<std::vector<int>> matrix(nodes.size(), std::vector<int>(nodes.size(), kNoDistance));
   const auto index_of = [&](hwloc_obj_t object) {
     const auto at = std::find_if(nodes.begin(), nodes.end(),
                                  [&](const NumaNode& node) { return node.id == static_cast<int>(object->os_index); });
@@ -254,7 +260,16 @@ Topology read_topology_xml(const std::string& path) {
     fail(Exit::usage,
          "topology file {}: not a topology in hwloc's XML; write one with lstopo or `engram-bench topo --xml`", path);
   }
-  return describe(handle.get());
+  Topology found = describe(handle.get());
+  for (std::size_t i = 0; i < found.nodes.size(); ++i) {
+    if (found.nodes[i].bytes < 0) {
+      fail(Exit::usage, "topology file {}: NUMA node {} has more memory than there can be", path, found.nodes[i].id);
+    }
+    if (i > 0 && found.nodes[i].id == found.nodes[i - 1].id) {
+      fail(Exit::usage, "topology file {}: two NUMA nodes are number {}", path, found.nodes[i].id);
+    }
+  }
+  return found;
 }
 
 Topology synthetic_topology(const std::string& description) {

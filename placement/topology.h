@@ -24,11 +24,14 @@ struct PciDevice {
   double link_gb_per_s = 0;  // PCIe link as hwloc reads it from the configuration space; 0: not stated
 };
 
+inline constexpr int kNoDistance = -1;
+
 struct Topology {
-  std::vector<NumaNode> nodes;              // ascending id
-  std::vector<std::vector<int>> distances;  // [from][to] by index into `nodes`, empty where the system states none
-  std::vector<int> allowed_cpus;            // of this process; of a file: all CPUs that it allows
-  std::vector<PciDevice> devices;           // ascending bus id; empty where devices were not asked for
+  std::vector<NumaNode> nodes;  // ascending id
+  // [from][to] by index into `nodes`, kNoDistance where a file lacks the pair; empty where the system states none.
+  std::vector<std::vector<int>> distances;
+  std::vector<int> allowed_cpus;   // of this process; of a file: all CPUs that it allows
+  std::vector<PciDevice> devices;  // ascending bus id; empty where devices were not asked for
   std::string hwloc_xml;
 
   [[nodiscard]] const NumaNode* node(int id) const noexcept;

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -39,9 +41,7 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
        plan::nearest(*word, names));
 }
 
-}  // namespace
-
-int run(int argc, char** argv) {
+int parse_and_act(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, as a full disk is
   CLI::App app{"Where do huge lookup tables lie, and when must they be read? Experiments with evidence.",
                "engram-bench"};
@@ -82,6 +82,16 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "engram-bench: {}\n", error.what());
     return static_cast<int>(Exit::failure);
   }
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  const int code = parse_and_act(argc, argv);
+  // What no reader could get is no success, whatever wrote it: a full disk shows when the buffer is written at last.
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "engram-bench: standard output: {}\n", std::strerror(errno));
+  return code == 0 ? static_cast<int>(Exit::failure) : code;
 }
 
 }  // namespace eb::cli

@@ -156,7 +156,8 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
          folder_path);
   }
   supervise::clean_stale();
-  const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan, rehearsal);
+  const std::vector<supervise::Obstacle> obstacles =
+      supervise::preflight(prepared.plan, rehearsal, arguments.allow_degraded);
   if (arguments.dry_run) return print_schedule(prepared, obstacles, globals.json);
   if (!obstacles.empty()) return refuse_obstacles(obstacles);
 

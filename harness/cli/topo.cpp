@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "collectors/system_state.h"
 #include "harness/base/error.h"
@@ -24,7 +25,7 @@ using placement::human_bytes;
 
 struct Options {
   bool xml = false;
-  std::string input;
+  std::optional<std::string> input;
 };
 
 Json missing(const std::string& reason) { return {{"value", nullptr}, {"reason", reason}}; }
@@ -116,11 +117,21 @@ Json limits_json() {
           {"cgroup_memory", std::move(cgroup)}};
 }
 
-Json topology_json(const placement::Topology& topology, const std::string& input) {
-  const bool live = input.empty();
-  Json json = {{"source", live ? Json("this machine") : Json(input)},
+Json distances_json(const placement::Topology& topology) {
+  Json matrix = Json::array();
+  for (const std::vector<int>& row : topology.distances) {
+    Json values = Json::array();
+    for (const int value : row) values.push_back(value == placement::kNoDistance ? Json(nullptr) : Json(value));
+    matrix.push_back(std::move(values));
+  }
+  return matrix;
+}
+
+Json topology_json(const placement::Topology& topology, const std::optional<std::string>& input) {
+  const bool live = !input;
+  Json json = {{"source", live ? Json("this machine") : Json(*input)},
                {"nodes", nodes_json(topology, live)},
-               {"distances", topology.distances},
+               {"distances", distances_json(topology)},
                {"allowed_cpus", topology.allowed_cpus},
                {"devices", devices_json(topology, live)}};
   json["limits"] = live ? limits_json() : missing("not part of a topology file");
@@ -177,7 +188,8 @@ void print_distances(const Json& json) {
   fmt::print("\n");
   for (std::size_t i = 0; i < json["distances"].size(); ++i) {
     fmt::print("  {:>4}", json["nodes"][i]["node"].get<int>());
-    for (const Json& value : json["distances"][i]) fmt::print("{:>5}", value.get<int>());
+    for (const Json& value : json["distances"][i])
+      fmt::print("{:>5}", value.is_null() ? "-" : fmt::format("{}", value.get<int>()));
     fmt::print("\n");
   }
 }
@@ -225,7 +237,7 @@ void print_limits(const Json& json) {
 int show(const Options& options, const Globals& globals) {
   if (options.xml && globals.json) fail(Exit::usage, "topo: --xml and --json exclude each other");
   const placement::Topology topology =
-      options.input.empty() ? placement::read_topology() : placement::read_topology_xml(options.input);
+      options.input ? placement::read_topology_xml(*options.input) : placement::read_topology();
   if (options.xml) {
     fmt::print("{}", topology.hwloc_xml);
     return static_cast<int>(Exit::ok);

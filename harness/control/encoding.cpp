@@ -107,10 +107,16 @@ void from_json(const Json& j, RunSlot& m) {
 Json to_json(const Stop&) { return Json::object(); }
 void from_json(const Json&, Stop&) {}
 
-Json to_json(const Ready& m) { return {{"pid", m.pid}, {"binding_lost", m.binding_lost}}; }
+Json to_json(const Ready& m) {
+  Json lost = Json::array();
+  for (const LostPart& one : m.binding_lost) lost.push_back({{"part", one.part}, {"text", one.text}});
+  return {{"pid", m.pid}, {"binding_lost", std::move(lost)}};
+}
 void from_json(const Json& j, Ready& m) {
   m.pid = j.at("pid").get<int>();
-  m.binding_lost = j.at("binding_lost").get<std::vector<std::string>>();
+  for (const Json& one : j.at("binding_lost")) {
+    m.binding_lost.push_back({one.at("part").get<std::string>(), one.at("text").get<std::string>()});
+  }
 }
 
 Json to_json(const StageDone& m) {

@@ -74,9 +74,16 @@ struct Stop {};
 
 // ---- rank -> supervisor
 
+// A part of storage.bind_ranks that a rank does not have.
+struct LostPart {
+  std::string part;  // "CPUs", "memory policy"
+  std::string text;  // what was asked and what was found
+  friend bool operator==(const LostPart&, const LostPart&) = default;
+};
+
 struct Ready {
   int pid = 0;
-  std::vector<std::string> binding_lost{};  // parts of the binding that were not obtained
+  std::vector<LostPart> binding_lost{};
 };
 
 struct StageDone {

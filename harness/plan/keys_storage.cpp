@@ -66,7 +66,8 @@ void add_life_cycle_rows(std::vector<Key>& rows) {
       "Order in which the ranks register a mapping with their device.",
       [](Target & t) -> auto& { return storage(t).register_order; }));
   rows.push_back(form_key(
-      "storage.bind_ranks", "none", "none, device-local or a list of NUMA nodes", "^(none|device-local|[0-9,-]+)$",
+      "storage.bind_ranks", "none", "none, device-local or NUMA nodes in one text, as \"0,1\"",
+      "^(none|device-local|[0-9,-]+)$",
       "CPUs of the ranks: unchanged, those of the device's NUMA node, or those of the listed nodes in turn.",
       [](Target& t, const std::string& text) {
         if (text != "none" && text != "device-local") static_cast<void>(parse_nodes(text));

@@ -18,6 +18,11 @@ namespace eb::rank {
 
 namespace {
 
+constexpr const char* kCpus = "CPUs";
+constexpr const char* kMemory = "memory policy";
+
+std::string policy_text(const std::vector<int>& nodes) { return fmt::format("bind:{}", placement::node_list(nodes)); }
+
 std::string remedy(int number, const char* call) {
   if (number != EPERM) return "";
   return fmt::format("; this container refuses {} (seccomp): start it with --cap-add SYS_NICE", call);
@@ -44,40 +49,44 @@ int set_memory(const std::vector<int>& nodes) {
 
 }  // namespace
 
-std::vector<std::string> bind_process(const std::vector<int>& cpus, const std::vector<int>& memory_nodes) {
-  std::vector<std::string> lost;
-  if (!cpus.empty()) {
-    const std::string asked = fmt::format("CPUs {}", placement::node_list(cpus));
-    if (const int number = set_cpus(cpus); number != 0) {
-      lost.push_back(fmt::format("{}: sched_setaffinity: {}{}", asked, std::strerror(number),
-                                 remedy(number, "sched_setaffinity")));
-    }
-  }
-  if (!memory_nodes.empty()) {
-    const std::string asked = fmt::format("memory policy bind:{}", placement::node_list(memory_nodes));
-    if (const int number = set_memory(memory_nodes); number != 0) {
-      lost.push_back(
-          fmt::format("{}: set_mempolicy: {}{}", asked, std::strerror(number), remedy(number, "set_mempolicy")));
-    }
-  }
-  if (!lost.empty()) return lost;
-  const collectors::RankState state = collectors::read_rank_state();
+std::vector<control::LostPart> lost_parts(const std::vector<int>& cpus, const std::vector<int>& memory_nodes,
+                                          const FoundBinding& found) {
+  std::vector<control::LostPart> lost;
   std::vector<int> wanted = cpus;
   std::sort(wanted.begin(), wanted.end());
-  if (!cpus.empty() && state.cpus != wanted) {
-    lost.push_back(fmt::format("CPUs {}: asked and granted, but read back as {}", placement::node_list(wanted),
-                               placement::node_list(state.cpus)));
+  if (!cpus.empty() && found.cpus != wanted) {
+    lost.push_back({kCpus, fmt::format("CPUs {}: asked, found {}", placement::node_list(wanted),
+                                       placement::node_list(found.cpus))});
   }
-  if (!memory_nodes.empty()) {
-    const std::string policy = fmt::format("bind:{}", placement::node_list(memory_nodes));
-    if (state.task_policy.empty()) {
-      lost.push_back(
-          fmt::format("memory policy {}: set, but it cannot be read back: {}", policy, state.task_policy_reason));
-    } else if (state.task_policy != policy) {
-      lost.push_back(
-          fmt::format("memory policy {}: asked and granted, but read back as {}", policy, state.task_policy));
-    }
+  if (memory_nodes.empty()) return lost;
+  const std::string policy = policy_text(memory_nodes);
+  if (found.task_policy.empty()) {
+    lost.push_back({kMemory, fmt::format("memory policy {}: asked, but it cannot be read back: {}", policy,
+                                         found.task_policy_reason)});
+  } else if (found.task_policy != policy) {
+    lost.push_back({kMemory, fmt::format("memory policy {}: asked, found {}", policy, found.task_policy)});
   }
+  return lost;
+}
+
+std::vector<control::LostPart> bind_process(const std::vector<int>& cpus, const std::vector<int>& memory_nodes) {
+  std::vector<control::LostPart> lost;
+  const auto refused = [&lost](const char* part, const std::string& asked, const char* call, int number) {
+    if (number == 0) return false;
+    lost.push_back({part, fmt::format("{}: {}: {}{}", asked, call, std::strerror(number), remedy(number, call))});
+    return true;
+  };
+  // A refused part is not read back: it would be named twice.
+  const bool no_cpus = cpus.empty() || refused(kCpus, fmt::format("CPUs {}", placement::node_list(cpus)),
+                                               "sched_setaffinity", set_cpus(cpus));
+  const bool no_memory =
+      memory_nodes.empty() || refused(kMemory, fmt::format("memory policy {}", policy_text(memory_nodes)),
+                                      "set_mempolicy", set_memory(memory_nodes));
+  const collectors::RankState state = collectors::read_rank_state();
+  const std::vector<control::LostPart> differing =
+      lost_parts(no_cpus ? std::vector<int>{} : cpus, no_memory ? std::vector<int>{} : memory_nodes,
+                 {state.cpus, state.task_policy, state.task_policy_reason});
+  lost.insert(lost.end(), differing.begin(), differing.end());
   return lost;
 }
 

@@ -68,10 +68,12 @@ class Rank {
     context_.numa_node = setup.numa_node;
     context_.device = setup.device;
     context_.instrument = setup.instrument;
-    std::vector<std::string> lost = bind_process(setup.allowed_cpus, setup.memory_nodes);
+    std::vector<control::LostPart> lost = bind_process(setup.allowed_cpus, setup.memory_nodes);
     if (!lost.empty() && !setup.allow_degraded) {
+      std::vector<std::string> texts;
+      for (const control::LostPart& one : lost) texts.push_back(one.text);
       fail(Exit::failure, "binding_degraded: storage.bind_ranks: {}; --allow-degraded runs without it and says so",
-           fmt::join(lost, "; "));
+           fmt::join(texts, "; "));
     }
     context_.scenario = plan::scenario_from_json(setup.scenario_json);
     context_.geometry = engram::make_geometry(context_.scenario.model.base, context_.scenario.model.table_scale);

@@ -371,12 +371,20 @@ std::vector<Warning> derived_warnings(const Record& record) {
   }
   for (const RerollRecord& reroll : record.rerolls) {
     add_thp_warnings(record, reroll, list);
-    for (const supervise::DegradedBinding& one : reroll.storage.degraded) {
+    const auto add = [&](const supervise::DegradedBinding& one, const char* what, const char* next_step) {
       list.push_back({"binding_degraded",
-                      fmt::format("Re-roll {}, rank {}: storage.bind_ranks was not obtained: {}", reroll.plan.index,
-                                  one.rank, one.lost),
-                      "Start the container with --cap-add SYS_NICE, or set storage.bind_ranks to none.",
-                      {{"reroll", reroll.plan.index}, {"rank", one.rank}, {"lost", one.lost}}});
+                      fmt::format("Re-roll {}, rank {}: storage.bind_ranks was {}: {}", reroll.plan.index, one.rank,
+                                  what, one.lost),
+                      next_step,
+                      {{"reroll", reroll.plan.index}, {"rank", one.rank}, {"part", one.part}, {"lost", one.lost}}});
+    };
+    for (const supervise::DegradedBinding& one : reroll.storage.degraded) {
+      add(one, "not obtained",
+          "Start the container with --cap-add SYS_NICE and the cpuset that is asked for, or set storage.bind_ranks to "
+          "none.");
+    }
+    for (const supervise::DegradedBinding& one : reroll.lost_later) {
+      add(one, "lost", "Look for what moves processes of this machine: taskset, a cpuset that changes, a balancer.");
     }
   }
   for (const measure::WarmUp& one : record.warm_ups) {

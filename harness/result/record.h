@@ -34,6 +34,7 @@ struct RerollRecord {
   std::vector<collectors::NodeMemory> nodes_before;      // before the ranks were started
   std::vector<collectors::NodeMemory> nodes_after_load;  // when the tables were loaded, before any step
   std::size_t snapshots_written = 0;
+  std::vector<supervise::DegradedBinding> lost_later;  // parts of the binding that a snapshot did not show any more
 
   // "re-roll 3", with its arm where the re-roll holds the tables of several: folder and file names.
   [[nodiscard]] std::string folder() const;

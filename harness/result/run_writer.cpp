@@ -1,4 +1,5 @@
 #include "harness/result/run_writer.h"
+#include "harness/result/kept_binding.h"
 
 #include <algorithm>
 #include <cmath>
@@ -163,7 +164,9 @@ void RunWriter::reroll_ready(const measure::RerollPlan& reroll, const supervise:
   write_snapshots(one);
   log(fmt::format("re-roll {}: tables loaded, ranks were ready after {:.1f} ms", reroll.index,
                   static_cast<double>(storage.ranks_ready_ns) / 1e6));
+  require_binding(one, "after_register");
   require_placement(one, "after_register");
+  require_binding(one, "after_load");
   require_placement(one, "after_load");
 }
 
@@ -396,6 +399,7 @@ void RunWriter::reroll_steady(const measure::RerollPlan& reroll, const supervise
   RerollRecord& one = record_of(reroll);
   one.storage = storage;
   write_snapshots(one);
+  require_binding(one, "steady");
   require_placement(one, "steady");
   during_ = fmt::format("re-roll {}: tear-down", reroll.index);
 }
@@ -412,6 +416,16 @@ void RunWriter::write_snapshots(RerollRecord& reroll) {
     if (snapshot.is_discarded()) fail(Exit::failure, "rank {}: snapshot {} is not JSON", one.rank, one.label);
     folder_.write(fmt::format("placement/{}/{}-rank-{}.json", reroll.folder(), one.label, one.rank),
                   dump(snapshot) + "\n");
+  }
+}
+
+void RunWriter::require_binding(RerollRecord& reroll, const std::string& label) {
+  for (supervise::DegradedBinding& one : newly_lost(reroll, label)) {
+    if (!allow_degraded_) {
+      fail(Exit::failure, "binding_degraded: re-roll {}, rank {}: storage.bind_ranks was lost: {}", reroll.plan.index,
+           one.rank, one.lost);
+    }
+    reroll.lost_later.push_back(std::move(one));
   }
 }
 

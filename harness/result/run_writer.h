@@ -86,6 +86,7 @@ class RunWriter final : public measure::Observer {
   void write_result(bool seal);
   void write_result_in_progress();
   void write_snapshots(RerollRecord& reroll);
+  void require_binding(RerollRecord& reroll, const std::string& label);
   void require_placement(const RerollRecord& reroll, const std::string& label);
   void add_work(const measure::SlotInfo& slot, int rank, const Json& facts);
   void add_check(const measure::SlotInfo& slot, const std::vector<Json>& facts);

@@ -6,6 +6,7 @@
 
 #include "harness/base/error.h"
 #include "harness/rank/backend_factory.h"
+#include "placement/policy.h"
 
 namespace eb::supervise {
 
@@ -49,6 +50,22 @@ std::vector<int> allowed_of(const placement::NumaNode& node, const placement::To
     if (std::find(allowed.begin(), allowed.end(), cpu) != allowed.end()) cpus.push_back(cpu);
   }
   return cpus;
+}
+
+std::string no_cpus(const placement::NumaNode& node, const placement::Topology& topology) {
+  if (node.cpus.empty()) return fmt::format("CPUs: there is no CPU of NUMA node {}, which has memory alone", node.id);
+  return fmt::format("CPUs: this process may use no CPU of NUMA node {} (cpuset.cpus or taskset leave it {})", node.id,
+                     placement::node_list(topology.allowed_cpus));
+}
+
+std::string no_memory(const placement::NumaNode& node, const placement::Topology& topology) {
+  if (node.bytes <= 0) return fmt::format("memory policy bind:{}: NUMA node {} has no memory", node.id, node.id);
+  std::vector<int> allowed;
+  for (const placement::NumaNode& other : topology.nodes) {
+    if (other.allowed) allowed.push_back(other.id);
+  }
+  return fmt::format("memory policy bind:{}: this process may not use the node (cpuset.mems allows {})", node.id,
+                     placement::node_list(allowed));
 }
 
 // shard-near over GPUs: where ranks outnumber them, a GPU has room for as many as the fullest must take.
@@ -127,12 +144,25 @@ std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::
     const placement::NumaNode* node = topology.node(id);
     if (node == nullptr) fail(Exit::skipped, "storage.bind_ranks {}: this machine has no NUMA node {}", text, id);
     bindings[r].cpus = allowed_of(*node, topology);
-    if (bindings[r].cpus.empty()) {
-      fail(Exit::failure, "storage.bind_ranks {}: this process may use no CPU of NUMA node {}", text, id);
+    if (bindings[r].cpus.empty()) bindings[r].refused.push_back({"CPUs", no_cpus(*node, topology)});
+    if (node->allowed && node->bytes > 0) {
+      bindings[r].memory_nodes = {id};
+    } else {
+      bindings[r].refused.push_back({"memory policy", no_memory(*node, topology)});
     }
-    bindings[r].memory_nodes = {id};
   }
   return bindings;
+}
+
+void require_whole(const std::vector<RankBinding>& bindings, const plan::Scenario& scenario) {
+  for (std::size_t r = 0; r < bindings.size(); ++r) {
+    if (bindings[r].refused.empty()) continue;
+    std::vector<std::string> texts;
+    for (const control::LostPart& one : bindings[r].refused) texts.push_back(one.text);
+    fail(Exit::failure,
+         "binding_degraded: storage.bind_ranks {}: rank {}: {}; --allow-degraded runs without it and says so",
+         scenario.storage.bind_ranks, r, fmt::join(texts, "; "));
+  }
 }
 
 std::vector<int> nodes_of(const std::vector<RankBinding>& bindings) {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "harness/control/messages.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
 #include "placement/topology.h"
@@ -14,6 +15,8 @@ struct RankBinding {
   int numa_node = -1;             // of the rank's device; CPU backend: its assigned node
   std::vector<int> cpus;          // empty: unchanged
   std::vector<int> memory_nodes;  // empty: unchanged
+  // Parts that this process cannot give the rank (cpusets, a node without CPUs or memory); their list is empty.
+  std::vector<control::LostPart> refused{};
 };
 
 // One a rank. The nodes that this process may use and that have CPUs are the devices of the CPU backend; `default`
@@ -22,11 +25,13 @@ struct RankBinding {
 // list names one a rank, `default` takes them in turn, and shard-near gives each TP shard in turn the first node that
 // still has a device for each of its readers; readers that no node has room for take what is left. bind_ranks: none,
 // device-local, or a list of nodes taken in turn; binds CPUs and memory, as numactl --cpunodebind --membind does.
-// Errors: Error(skipped) for a node or device that this machine lacks; Error(failure) for device-local where a device's
-// node is not stated.
+// CPUs and memory are parts of their own: what cpusets keep from this process is in `refused`. Errors: Error(skipped)
+// for a node or device that this machine lacks; Error(failure) for device-local where a device's node is not stated.
 [[nodiscard]] std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::RunLayout& layout,
                                                   const placement::Topology& topology,
                                                   const std::vector<int>& gpu_nodes = {});
+// Errors: Error(failure) `binding_degraded` for the first rank with a part in `refused`.
+void require_whole(const std::vector<RankBinding>& bindings, const plan::Scenario& scenario);
 
 // Who reads what on this machine: make_layout(), with copies and consumer's nodes from the devices' nodes. Errors: as
 // make_layout, bind_ranks and place_backings.

@@ -62,8 +62,13 @@ void check_device_memory(const std::vector<TablesOf>& all) {
   }
 }
 
+struct Leniency {  // as preflight()
+  bool rehearsal = false;
+  bool allow_degraded = false;
+};
+
 void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const plan::Scenario& scenario,
-               const placement::Topology& topology, bool rehearsal) {
+               const placement::Topology& topology, Leniency leniency) {
   const auto check = [&](const std::function<void()>& body) { try_check(obstacles, arm, body); };
   check([&] {
     const std::string missing = rank::missing_backend(scenario.device.backend);
@@ -93,11 +98,12 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
   if (rank::in_host_memory(sharing) && scenario.storage.policy.kind != plan::PolicyKind::consumer) {
     check([&] { static_cast<void>(placement::resolve(scenario.storage.policy, topology)); });
   }
-  if (!rehearsal) check([&] { check_copies(scenario, topology); });
+  if (!leniency.rehearsal) check([&] { check_copies(scenario, topology); });
   if (scenario.storage.backing == plan::Backing::shm) check(check_shm_folder);
   check([&] {
     const engram::Geometry geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
-    const plan::RunLayout layout = machine_layout(scenario, geometry, topology, gpu_nodes_of(scenario)).layout;
+    const auto [layout, bindings] = machine_layout(scenario, geometry, topology, gpu_nodes_of(scenario));
+    if (!leniency.allow_degraded) require_whole(bindings, scenario);
     for (const plan::BackingPlace& backing : layout.backings) {
       if (backing.node >= 0) {
         static_cast<void>(placement::resolve(plan::policy_of(scenario.storage, backing), topology));
@@ -158,22 +164,23 @@ void skip_controls(plan::Plan& plan, bool rehearsal) {
   std::erase_if(plan.arms, [&](const plan::Arm& arm) {
     if (!arm.control) return false;
     std::vector<Obstacle> own;
-    check_arm(own, "", arm.scenario, topology, rehearsal);
+    check_arm(own, "", arm.scenario, topology, {rehearsal, true});
     const Obstacle* why = lacks_something(arm, own);
     if (why != nullptr) plan.skipped_controls.push_back({arm.name, why->text});
     return why != nullptr;
   });
 }
 
-std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal) {
+std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal, bool allow_degraded) {
   std::vector<Obstacle> found;
+  const Leniency leniency{rehearsal, allow_degraded};
   const placement::Topology topology = placement::read_topology(placement::Devices::skip);
   for (const plan::Arm& arm : plan.arms) {
     std::vector<Obstacle> own;
-    check_arm(own, plan.arms.size() > 1 ? arm.name : "", arm.scenario, topology, rehearsal);
+    check_arm(own, plan.arms.size() > 1 ? arm.name : "", arm.scenario, topology, leniency);
     if (!lacks_something(arm, own)) found.insert(found.end(), own.begin(), own.end());
   }
-  if (plan.arms.empty()) check_arm(found, "", plan.base, topology, rehearsal);
+  if (plan.arms.empty()) check_arm(found, "", plan.base, topology, leniency);
   if (plan.experiment.coresident && found.empty()) try_check(found, "", [&] { check_coresident(plan, topology); });
   std::stable_sort(found.begin(), found.end(),
                    [](const Obstacle& a, const Obstacle& b) { return order_of(a.exit) < order_of(b.exit); });

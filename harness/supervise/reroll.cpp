@@ -95,7 +95,6 @@ struct Reroll::Impl {
   Options options;
   engram::Geometry geometry;
   rank::Sharing sharing = rank::Sharing::none;
-  std::vector<RankBinding> bindings;
   std::size_t arena_bytes = 0;
   UniqueFd arena;
   std::unique_ptr<Crew> crew;
@@ -116,7 +115,9 @@ void Reroll::Impl::start() {
   sharing = rank::sharing_of(scenario.storage);
   geometry = engram::make_geometry(scenario.model.base, scenario.model.table_scale);
   const placement::Topology topology = placement::read_topology(placement::Devices::skip);
-  bindings = bind_ranks(scenario, layout, topology, gpu_nodes_of(scenario));
+  const std::vector<RankBinding>& bindings = report.bindings =
+      bind_ranks(scenario, layout, topology, gpu_nodes_of(scenario));
+  if (!options.allow_degraded) require_whole(bindings, scenario);
   plan::place_backings(layout, scenario.storage, nodes_of(bindings));  // as every rank does; no change to one of here
   if (rank::in_host_memory(sharing)) {
     for (const plan::BackingPlace& backing : layout.backings) {
@@ -154,7 +155,9 @@ void Reroll::Impl::start() {
     const auto* ready = std::get_if<control::Ready>(&received.message);
     if (ready == nullptr) return false;
     report.pids[static_cast<std::size_t>(rank)] = ready->pid;
-    for (const std::string& lost : ready->binding_lost) report.degraded.push_back({rank, lost});
+    for (const auto* lost : {&bindings[static_cast<std::size_t>(rank)].refused, &ready->binding_lost}) {
+      for (const control::LostPart& one : *lost) report.degraded.push_back({rank, one.part, one.text});
+    }
     return true;
   });
   std::stable_sort(report.degraded.begin(), report.degraded.end(),

@@ -13,6 +13,7 @@
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
 #include "harness/rank/step/events.h"
+#include "harness/supervise/binding.h"
 #include "harness/supervise/copies.h"
 
 namespace eb::supervise {
@@ -43,13 +44,15 @@ struct SnapshotReport {
 
 struct DegradedBinding {
   int rank = 0;
+  std::string part;  // as control::LostPart
   std::string lost;
 };
 
 struct StorageReport {
   std::vector<StageReport> stages;
   std::vector<SnapshotReport> snapshots;
-  std::vector<DegradedBinding> degraded;  // by rank; empty unless Options::allow_degraded
+  std::vector<RankBinding> bindings;      // by rank: what was asked for
+  std::vector<DegradedBinding> degraded;  // at the start, by rank; empty unless Options::allow_degraded
   std::vector<CopyDigest> digests;        // by backing; storage.copies per-numa-node only, all of a shard equal
   std::vector<int> pids;                  // of each rank
   std::int64_t ranks_ready_ns = 0;        // from the start of the processes to the last Ready
@@ -98,8 +101,10 @@ struct Obstacle {
   Exit exit = Exit::failure;
   std::string text;
 };
-// `rehearsal`: copies of one node alone are no obstacle.
-[[nodiscard]] std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal = false);
+// `rehearsal`: copies of one node alone are no obstacle. `allow_degraded`: nor are parts of storage.bind_ranks that
+// cpusets refuse.
+[[nodiscard]] std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal = false,
+                                              bool allow_degraded = false);
 // Takes the controls out of the plan that this machine lacks something for (a GPU for hbm), and names them in
 // plan.skipped_controls. preflight() counts them as left out, whether this was called or not.
 void skip_controls(plan::Plan& plan, bool rehearsal = false);

@@ -374,12 +374,13 @@ def test_options_that_do_not_fit() -> None:
     refused("nothing")
 
 
-def test_a_full_disk_is_no_success() -> None:
+@pytest.mark.parametrize("command", ["inspect layout", "topo", "topo --json", "plan scenarios/tiny.json"])
+def test_a_full_disk_is_no_success(command: str) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("/dev/full is not there")
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([BINARY, "inspect", "layout"], stdout=full, stderr=subprocess.PIPE, timeout=60,
-                              check=False)
+        words = [BINARY, *command.split()]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False, cwd=ROOT)
     assert done.returncode == 1
     assert b"standard output" in done.stderr
 

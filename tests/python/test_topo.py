@@ -171,7 +171,13 @@ def test_machine_files_are_what_their_script_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--input", "/nonexistent.xml"), ("--input", str(DATA / "broken.xml")), ("--xml", "--json"), ("--nonsense",)],
+    [
+        ("--input", "/nonexistent.xml"),
+        ("--input", ""),
+        ("--input", str(DATA / "broken.xml")),
+        ("--xml", "--json"),
+        ("--nonsense",),
+    ],
 )
 def test_bad_input_is_usage(arguments: tuple[str, ...]) -> None:
     done = run("topo", *arguments, code=2)
@@ -184,3 +190,43 @@ def test_table_has_the_same_nodes() -> None:
     for node in topo()["nodes"]:
         assert re.search(rf"^\s+{node['node']}\s+[\d.]+ [KMGT]iB", table, re.MULTILINE)
     assert not any(line != line.rstrip() for line in table.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "by", "text"),
+    [
+        (r'(type="NUMANode" os_index="1".*?local_memory=)"[0-9]+"', r'\1"18446744073709551615"', "more memory"),
+        (r'type="NUMANode" os_index="1"', 'type="NUMANode" os_index="0"', "number 0"),
+    ],
+)
+def test_a_machine_that_cannot_be_is_refused(tmp_path: Path, pattern: str, by: str, text: str) -> None:
+    changed, count = re.subn(pattern, by, (DATA / "two-socket-8gpu.xml").read_text(), count=1, flags=re.DOTALL)
+    assert count == 1
+    file = tmp_path / "machine.xml"
+    file.write_text(changed)
+    assert text in run("topo", "--input", str(file), code=2).stderr
+
+
+def test_a_pair_that_a_file_lacks_has_no_distance(tmp_path: Path) -> None:
+    text = (DATA / "nps4-8gpu.xml").read_text()
+    file = tmp_path / "machine.xml"
+    matrix = re.search(r"<distances2 .*?</distances2>", text, re.DOTALL)
+    assert matrix is not None
+    two = re.sub(r'nbobjs="8"', 'nbobjs="2"', matrix[0])
+    two = re.sub(r"<indexes.*?</indexes>", '<indexes length="4">0 1 </indexes>', two, flags=re.DOTALL)
+    two = re.sub(r"<u64values.*</u64values>", '<u64values length="12">10 12 12 10 </u64values>', two, flags=re.DOTALL)
+    file.write_text(text.replace(matrix[0], two))
+    distances = topo("--input", str(file))["distances"]
+    assert distances[0] == [10, 12, *[None] * 6]
+    assert distances[7] == [None] * 8
+    assert "    -" in run("topo", "--input", str(file)).stdout
+
+
+def test_distances_of_a_file_of_hwloc_1(tmp_path: Path) -> None:
+    if shutil.which("lstopo-no-graphics") is None:
+        pytest.skip("lstopo-no-graphics is not installed")
+    source = DATA / "two-socket-8gpu.xml"
+    old = tmp_path / "v1.xml"
+    command = ["lstopo-no-graphics", "-i", str(source), "--of", "xml", "--export-xml-flags", "v1", "-f", str(old)]
+    subprocess.run(command, check=True, timeout=60)
+    assert topo("--input", str(old))["distances"] == topo("--input", str(source))["distances"] != []

@@ -88,7 +88,8 @@ TEST(Encoding, RunSlotAndAnswers) {
   EXPECT_EQ(slot.inject_percent, 10);
   EXPECT_EQ(through_rank(Snapshot{"after_map"}).label, "after_map");
   EXPECT_EQ(through_supervisor(Ready{42}).pid, 42);
-  EXPECT_EQ(through_supervisor(Ready{42, {"CPUs 1"}}).binding_lost, std::vector<std::string>{"CPUs 1"});
+  EXPECT_EQ(through_supervisor(Ready{42, {{"CPUs", "CPUs 1"}}}).binding_lost,
+            (std::vector<LostPart>{{"CPUs", "CPUs 1"}}));
   control::Setup degraded;
   degraded.allow_degraded = true;
   EXPECT_TRUE(through_rank(degraded).allow_degraded);

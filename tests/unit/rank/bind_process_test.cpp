@@ -25,7 +25,8 @@ std::vector<int> first_node() {
 // Binding lasts as long as the process: each case in a child of its own. No call is refused with number -1.
 std::string in_child(long refused, const std::vector<int>& cpus, const std::vector<int>& nodes) {
   return test::text_without_syscall(refused, [&] {
-    const std::vector<std::string> lost = bind_process(cpus, nodes);
+    std::vector<std::string> lost;
+    for (const control::LostPart& one : bind_process(cpus, nodes)) lost.push_back(one.part + " | " + one.text);
     const collectors::RankState state = collectors::read_rank_state();
     return fmt::format("lost [{}] cpus {} policy {}", fmt::join(lost, "; "), state.cpus.size(), state.task_policy);
   });
@@ -58,6 +59,20 @@ TEST(BindProcess, RefusedCpusAreNamedAndTheMemoryPolicyHolds) {
 TEST(BindProcess, PolicyThatCannotBeReadBackCountsAsLost) {
   const std::string text = in_child(SYS_get_mempolicy, {}, first_node());
   EXPECT_NE(text.find("cannot be read back"), std::string::npos) << text;
+}
+
+TEST(BindProcess, PartsThatAreFoundOtherwiseLaterAreLost) {
+  const auto text_of = [](const FoundBinding& found) {
+    std::string text;
+    for (const control::LostPart& one : lost_parts({1, 0}, {1}, found)) text += one.part + " | " + one.text + "\n";
+    return text;
+  };
+  EXPECT_EQ(text_of({{0, 1}, "bind:1", ""}), "");
+  EXPECT_EQ(text_of({{0}, "bind:1", ""}), "CPUs | CPUs 0-1: asked, found 0\n");
+  EXPECT_EQ(text_of({{0, 1}, "bind:0", ""}), "memory policy | memory policy bind:1: asked, found bind:0\n");
+  EXPECT_EQ(text_of({{0, 1}, "", "EPERM"}),
+            "memory policy | memory policy bind:1: asked, but it cannot be read back: EPERM\n");
+  EXPECT_TRUE(lost_parts({}, {}, {{7}, "default", ""}).empty());  // nothing was asked
 }
 
 TEST(BindProcess, CpuThatIsNotThereIsLost) {
