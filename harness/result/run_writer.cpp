@@ -422,9 +422,10 @@ void RunWriter::write_snapshots(RerollRecord& reroll) {
 void RunWriter::require_binding(RerollRecord& reroll, const std::string& label) {
   for (supervise::DegradedBinding& one : newly_lost(reroll, label)) {
     if (!allow_degraded_) {
-      fail(Exit::failure,
-           "binding_degraded: re-roll {}, rank {}: storage.bind_ranks was lost: {}; --allow-degraded records it instead",
-           reroll.plan.index, one.rank, one.lost);
+      fail(
+          Exit::failure,
+          "binding_degraded: re-roll {}, rank {}: storage.bind_ranks was lost: {}; --allow-degraded records it instead",
+          reroll.plan.index, one.rank, one.lost);
     }
     reroll.lost_later.push_back(std::move(one));
   }
