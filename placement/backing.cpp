@@ -164,7 +164,13 @@ Mapping map_private(std::size_t bytes, plan::Backing backing) {
     fail_errno(number, fmt::format("storage.backing {}: mprotect of {} bytes", plan::name(backing), bytes));
   }
   Mapping mapping(first, whole);
-  if (plan::is_thp(backing)) advise_huge(backing, mapping);
+  if (plan::is_thp(backing)) {
+    advise_huge(backing, mapping);
+  } else if (::madvise(mapping.data(), mapping.size(), MADV_NOHUGEPAGE) != 0 && errno != EINVAL) {
+    // Where the system gives huge pages to all memory (`always`), anon would be anon-thp under another name, and
+    // interleave uneven. EINVAL: this kernel has none.
+    fail_errno(errno, fmt::format("storage.backing anon: madvise(MADV_NOHUGEPAGE) of {} bytes", bytes));
+  }
   return mapping;
 }
 

@@ -26,7 +26,8 @@ namespace eb::placement {
 [[nodiscard]] Mapping map_backing(plan::Backing backing, int fd, std::size_t bytes);
 
 // anon, anon-thp: private memory of this process, nothing faulted. Between two guard pages, so that the kernel never
-// merges it with a neighbour: numa_maps and smaps then speak of this mapping alone. anon-thp as shm-thp above. Errors:
+// merges it with a neighbour: numa_maps and smaps then speak of this mapping alone. anon-thp as shm-thp above; anon has
+// small pages whatever the system's setting. Errors:
 // Error(failure).
 [[nodiscard]] Mapping map_private(std::size_t bytes, plan::Backing backing = plan::Backing::anon);
 

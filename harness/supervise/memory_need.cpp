@@ -69,17 +69,24 @@ std::int64_t records_of_ranks(const plan::Scenario& scenario, const engram::Geom
   return static_cast<std::int64_t>(std::min(bytes, 1e18));  // beyond any machine; the sum with the rest still fits
 }
 
-// Pages that a strict policy keeps on their node: where that is full, the kernel ends the process.
+// Pages that a policy keeps on their node: where that is full, the kernel ends the process, or (interleave) puts them
+// elsewhere, and the run fails for shares that differ.
 void add_node_need(const plan::StorageSpec& storage, const plan::RunLayout& layout, placement::MemoryNeed& need) {
   if (storage.backing == plan::Backing::stub || storage.backing == plan::Backing::hbm) return;
   for (const plan::BackingPlace& backing : layout.backings) {
     if (backing.node >= 0) need.node_bytes[backing.node] += backing.bytes;
-    if (backing.node >= 0 || storage.policy.kind != plan::PolicyKind::weighted) continue;
+    if (backing.node >= 0) continue;
+    std::map<int, std::int64_t> weights;
+    if (storage.policy.kind == plan::PolicyKind::weighted) {
+      for (const auto& [node, weight] : storage.policy.weights) weights[node] = weight;
+    } else if (storage.policy.kind == plan::PolicyKind::interleave) {
+      for (const int node : storage.policy.nodes) weights[node] = 1;  // `all` names none
+    }
     std::int64_t sum = 0;
-    for (const auto& [node, weight] : storage.policy.weights) sum += weight;
-    for (const auto& [node, weight] : storage.policy.weights) {
-      need.node_bytes[node] +=
-          static_cast<std::int64_t>(static_cast<double>(backing.bytes) * weight / static_cast<double>(sum));
+    for (const auto& [node, weight] : weights) sum += weight;
+    for (const auto& [node, weight] : weights) {
+      need.node_bytes[node] += static_cast<std::int64_t>(static_cast<double>(backing.bytes) *
+                                                         static_cast<double>(weight) / static_cast<double>(sum));
     }
   }
   const bool per_backing = !need.node_bytes.empty();

@@ -42,6 +42,19 @@ def ledger(result: Any, arm: str = "A") -> Any:
     return next(one for one in result["ledger"] if one["arm"] == arm)
 
 
+def test_anon_has_small_pages_where_the_system_gives_huge_ones_to_all(bench: Bench) -> None:
+    before = (THP / "enabled").read_text().partition("[")[2].partition("]")[0]
+    (THP / "enabled").write_text("always")
+    try:
+        settings = {"storage.backing": "anon", "parallel.table_mode": "private", "parallel.dp": 1}
+        result = bench.run({**settings, "storage.policy": "interleave:0,1"})
+    finally:
+        (THP / "enabled").write_text(before)
+    for one in pages(result):
+        assert abs(one[0] - one[1]) <= 1
+    assert bench.rank_snapshot(0, "steady", 0)["mapping"]["huge_pages"]["share"] == 0
+
+
 def test_without_a_pool_the_run_is_skipped_and_says_what_to_do(bench: Bench) -> None:
     bench.run({"storage.backing": "hugetlb-2m"}, code=77)
     assert "no pool of 2.0 MiB huge pages" in bench.error

@@ -207,6 +207,17 @@ TEST(CopiesPerNode, FourNodesASocketGiveACopyANode) {
   EXPECT_DOUBLE_EQ(copies_of_w(scenario, found), 4.0);
 }
 
+TEST(Interleave, NeedsItsShareOfEachNode) {
+  plan::Scenario scenario = scenario_of(4, 2);
+  scenario.device.backend = plan::BackendKind::cpu;
+  scenario.storage.policy.kind = plan::PolicyKind::interleave;
+  scenario.storage.policy.nodes = {0, 1};
+  const MemoryEstimate estimate =
+      estimate_memory(scenario, on(two_sockets(), scenario).layout, geometry_of(scenario), 0);
+  ASSERT_EQ(estimate.need.node_bytes.size(), 2U);
+  EXPECT_EQ(estimate.need.node_bytes.at(1), estimate.table_bytes / 2);
+}
+
 TEST(CopiesPerNode, NeedEachNodesMemory) {
   plan::Scenario scenario = scenario_of(4, 2);
   scenario.device.backend = plan::BackendKind::cpu;
