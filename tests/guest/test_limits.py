@@ -138,12 +138,6 @@ def test_nodes_that_the_cpuset_does_not_allow_are_refused(bench: Bench, settings
 def test_cpus_that_the_cpuset_does_not_allow_are_refused(bench: Bench) -> None:
     bench.run({"storage.bind_ranks": "1"}, code=1, before=group("cpu-0", cpuset_mems="0-1", cpuset_cpus="0"))
     assert "this process may use no CPU of NUMA node 1" in bench.error
-    # The memory is a part of its own.
-    group_of = group("cpu-0", cpuset_mems="0-1", cpuset_cpus="0")
-    result = bench.run({"storage.bind_ranks": "1"}, before=group_of, options=("--allow-degraded",))
-    assert {one["task_policy"] for one in snapshots(result, "A")[0]["ranks"]} == {"bind:1"}
-    lost = [one["figures"] for one in result["warnings"] if one["code"] == "binding_degraded"]
-    assert [(one["rank"], one["part"]) for one in lost] == [(rank, "CPUs") for rank in range(4)]
 
 
 def test_memory_that_the_cpuset_does_not_allow_is_refused_to_ranks(bench: Bench) -> None:

@@ -32,6 +32,17 @@ def test_ranks_cannot_be_bound_to_a_node_without_cpus(bench: Bench) -> None:
     assert "no CPU of NUMA node 2" in bench.error
 
 
+def test_memory_is_bound_where_the_cpus_are_refused_and_that_is_allowed(bench: Bench) -> None:
+    settings = {"storage.bind_ranks": "1", "parallel.tp": 1}
+    only_0 = ("taskset", "-c", "0")
+    bench.run(settings, code=1, before=only_0)
+    assert "no CPU of NUMA node 1" in bench.error
+    result = bench.run(settings, before=only_0, options=("--allow-degraded",))
+    assert {one["task_policy"] for one in snapshots(result, "A")[0]["ranks"]} == {"bind:1"}
+    lost = [one["figures"] for one in result["warnings"] if one["code"] == "binding_degraded"]
+    assert [(one["rank"], one["part"]) for one in lost] == [(0, "CPUs"), (1, "CPUs")]
+
+
 def test_no_copy_is_made_on_a_node_without_cpus(bench: Bench) -> None:
     """Two nodes have readers; one rank a node, or each reader of node 0 would be counted."""
     result = bench.run({"parallel.tp": 1, "storage.policy": "bind:0", "storage.copies": "per-numa-node"})
