@@ -413,7 +413,6 @@ TEST_F(FakeProc, PiecesOfOneBackingAreAddedUpAndAPartMappedTwiceIsNamed) {
   EXPECT_EQ(apart.processes[0].mappings[0].bytes, 8 << 20);
   EXPECT_EQ(apart.processes[0].mappings[0].pieces, 2);
   EXPECT_TRUE(texts(apart, "mapped_twice").empty());
-  second.offset = 0;
   process(10, "0-3", {table(0x7f0000000000, "N0=1024", 1366), table(0x7f0000400000, "N0=1024", 1365)});
   process(11, "0-3", {table(0x7f0000000000, "N0=1024", 1365)});
   const Observation twice = look({10, 11});
