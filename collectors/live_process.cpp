@@ -164,7 +164,8 @@ std::string no_tables_text(int pid, const std::string& program, const Chosen& ch
   }
   return fmt::format(
       "process {} ({}) maps no table: no /dev/shm/vllm_engram_* file, no large memory of NVIDIA's driver, and nothing "
-      "that --match or --min-size ask for. Its largest mappings: {}. Name one with --match REGEX, or give the process that holds the "
+      "that --match or --min-size ask for. Its largest mappings: {}. Name one with --match REGEX, or give the process "
+      "that holds the "
       "tables (a worker, not its parent)",
       pid, program, largest.empty() ? "none" : largest);
 }
