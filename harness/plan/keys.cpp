@@ -14,7 +14,7 @@ namespace {
 // "1 to 64", "above 0 and up to 1".
 std::string range_text(const Key& key) {
   const bool is_integer = key.type == Type::integer || key.type == Type::integers ||
-                          key.type == Type::text_or_integers || key.type == Type::readers;
+                          key.type == Type::text_or_integers || key.type == Type::nodes || key.type == Type::readers;
   if (is_integer) return fmt::format("from {} to {}", key.low, key.high);
   if (key.low_excluded) return fmt::format("above {} and up to {}", key.number_low, key.number_high);
   return fmt::format("from {} to {}", key.number_low, key.number_high);
@@ -92,6 +92,8 @@ bool fits(const Key& key, const Json& value) {
       return number_in_range(key, value) || text_fits(value);
     case Type::text_or_integers:
       return text_fits(value) || (integers_fit() && !value.empty());
+    case Type::nodes:
+      return text_fits(value) || (integers_fit() && !value.empty()) || integer_in_range(key, value);
     case Type::readers:
       return text_fits(value) || (integers_fit() && !value.empty()) ||
              (integer_in_range(key, value) && value.get<double>() >= 1);
@@ -158,6 +160,7 @@ std::string Key::expected() const {
       text = fmt::format("a list of {} texts", lengths);
       break;
     case Type::number_or_text:
+    case Type::nodes:
       text = form;
       break;
     case Type::text_or_integers:

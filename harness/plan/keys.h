@@ -27,6 +27,7 @@ enum class Type {
   texts,             // list of strings
   number_or_text,    // prefetch.grid_cap
   text_or_integers,  // device.rank_map
+  nodes,             // storage.bind_ranks: a text with a grammar, a NUMA node, or a list of them
   readers,           // workload.active_readers: a text, a number of ranks, or a list of ranks
   number_map,        // object: any name -> number
   value_map,         // object: any name -> any value (experiment.arms)

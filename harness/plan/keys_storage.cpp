@@ -51,6 +51,32 @@ void add_place_rows(std::vector<Key>& rows) {
       [](Target & t) -> auto& { return storage(t).pinned_rounding; }));
 }
 
+// A node or a list is kept as the text that says the same: plan.json knows one form.
+Key bind_ranks_key() {
+  Key key = form_key(
+      "storage.bind_ranks", "none",
+      "none, device-local, or NUMA nodes: 0, [0, 1], \"0,1\" or \"0-3\", each from 0 to 1023 and named once",
+      "^(none|device-local|[0-9,-]+)$",
+      "CPUs and memory of the ranks: unchanged, those of the device's NUMA node, or those of the listed nodes in turn.",
+      [](Target& t, const std::string& text) {
+        if (text != "none" && text != "device-local") static_cast<void>(parse_nodes(text));
+        storage(t).bind_ranks = text;
+      },
+      [](Target& t) { return storage(t).bind_ranks; });
+  key.type = Type::nodes;
+  key.low = 0;
+  key.high = kMaxNode;
+  key.set = [take_text = key.set](Target& target, const Json& value) {
+    if (value.is_string()) return take_text(target, value);
+    std::vector<std::int64_t> nodes;  // 1.0 is an integer as well
+    for (const Json& node : value.is_array() ? value : Json::array({value})) {
+      nodes.push_back(static_cast<std::int64_t>(node.get<double>()));
+    }
+    take_text(target, fmt::format("{}", fmt::join(nodes, ",")));
+  };
+  return key;
+}
+
 void add_life_cycle_rows(std::vector<Key>& rows) {
   rows.push_back(form_key(
       "storage.pretouch", "leader", "none, leader, parallel or parallel:threads", "^(none|leader|parallel(:[0-9]+)?)$",
@@ -65,15 +91,7 @@ void add_life_cycle_rows(std::vector<Key>& rows) {
       "storage.register", register_orders(), "concurrent",
       "Order in which the ranks register a mapping with their device.",
       [](Target & t) -> auto& { return storage(t).register_order; }));
-  rows.push_back(form_key(
-      "storage.bind_ranks", "none", "none, device-local or NUMA nodes in one text, as \"0,1\"",
-      "^(none|device-local|[0-9,-]+)$",
-      "CPUs of the ranks: unchanged, those of the device's NUMA node, or those of the listed nodes in turn.",
-      [](Target& t, const std::string& text) {
-        if (text != "none" && text != "device-local") static_cast<void>(parse_nodes(text));
-        storage(t).bind_ranks = text;
-      },
-      [](Target& t) { return storage(t).bind_ranks; }));
+  rows.push_back(bind_ranks_key());
   Key checkpoint = text_key(
       "storage.checkpoint", Json(),
       "Folder of safetensors files that the tables are loaded from; null: synthetic content "

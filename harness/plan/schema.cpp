@@ -51,6 +51,11 @@ Json value_schema(const Key& key) {
       list["minItems"] = 1;
       return Json{{"anyOf", Json::array({text_schema(key), list})}};
     }
+    case Type::nodes: {
+      Json list = list_schema(key, integer_schema(key));
+      list["minItems"] = 1;
+      return Json{{"anyOf", Json::array({text_schema(key), integer_schema(key), list})}};
+    }
     case Type::readers: {
       Key count = key;
       count.low = 1;

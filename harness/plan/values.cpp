@@ -11,7 +11,6 @@ namespace eb::plan {
 
 namespace {
 
-constexpr int kMaxNode = 1023;  // MAX_NUMNODES of the largest common kernel configuration, less one
 constexpr int kMaxThreads = 4096;
 
 template <typename E>
@@ -171,9 +170,13 @@ std::vector<int> parse_nodes(std::string_view text) {
   std::vector<int> nodes;
   for_each_piece(text, [&](std::string_view piece) {
     const std::size_t dash = piece.find('-');
-    const int first = parse_number(piece.substr(0, dash), 0, kMaxNode, "a NUMA node");
-    int last = first;
-    if (dash != std::string_view::npos) last = parse_number(piece.substr(dash + 1), 0, kMaxNode, "a NUMA node");
+    const std::string_view from = piece.substr(0, dash);
+    const std::string_view to = dash == std::string_view::npos ? from : piece.substr(dash + 1);
+    if (from.empty() || to.empty()) {
+      fail(Exit::usage, "expected NUMA nodes, as in 0, 0,1 or 0-3, found \"{}\"", text);
+    }
+    const int first = parse_number(from, 0, kMaxNode, "a NUMA node");
+    const int last = parse_number(to, 0, kMaxNode, "a NUMA node");
     if (last < first) fail(Exit::usage, "the range of NUMA nodes \"{}\" runs backwards", piece);
     for (int node = first; node <= last; ++node) nodes.push_back(node);
   });

@@ -31,6 +31,8 @@ using Names = std::vector<std::pair<const char*, E>>;
 [[nodiscard]] const Names<IndexState>& index_states();
 [[nodiscard]] const Names<engram::RowFormat>& row_formats();
 
+inline constexpr int kMaxNode = 1023;  // MAX_NUMNODES of the largest common kernel configuration, less one
+
 // "0", "0,2", "0-3,5": numactl's syntax, absolute numbers below 1024, ascending in the answer. Errors: Error(usage).
 [[nodiscard]] std::vector<int> parse_nodes(std::string_view text);
 // Errors of the following: Error(usage) that says how such a value is written.

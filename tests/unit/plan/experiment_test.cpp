@@ -161,8 +161,8 @@ TEST(Checks, WeightsAreAboveZeroAndOneANode) {
 }
 
 TEST(Checks, NodeListsHaveNoGapsInTheirTextAndNameEachNodeOnce) {
-  EXPECT_THAT(error_of({{"storage.policy", "bind:0,,1"}}), HasSubstr("a NUMA node is a number"));
-  EXPECT_THAT(error_of({{"storage.policy", "bind:0,"}}), HasSubstr("a NUMA node is a number"));
+  EXPECT_THAT(error_of({{"storage.policy", "bind:0,,1"}}), HasSubstr("expected NUMA nodes, as in"));
+  EXPECT_THAT(error_of({{"storage.policy", "bind:0,"}}), HasSubstr("expected NUMA nodes, as in"));
   EXPECT_THAT(error_of({{"storage.policy", "interleave:0,1,0"}}), HasSubstr("names a node twice"));
   EXPECT_THAT(error_of({{"storage.policy", "bind:0-2,1"}}), HasSubstr("names a node twice"));
   EXPECT_THAT(error_of({{"storage.policy", "bind:3-1"}}), HasSubstr("runs backwards"));
@@ -294,6 +294,26 @@ TEST(Checks, ModelFitsItsBackbone) {
   EXPECT_THAT(error_of({{"model.backbone.preset", "null"}}), HasSubstr("model.backbone.layers"));
   EXPECT_THAT(error_of({{"model.preset", "tiny"}}), HasSubstr("table_scale"));
   EXPECT_THAT(error_of({{"device.rank_map", "[0, 1]"}}), HasSubstr("lists 2 devices for 4 ranks"));
+}
+
+TEST(BindRanks, TakesATextANodeOrAListOfNodes) {
+  const auto bound = [](const char* value) {
+    return plan_of({{"storage.bind_ranks", value}}).arms[0].scenario.storage.bind_ranks;
+  };
+  EXPECT_EQ(bound("device-local"), "device-local");
+  EXPECT_EQ(bound("0,2-3"), "0,2-3");
+  EXPECT_EQ(bound("\"0,1\""), "0,1");
+  EXPECT_EQ(bound("1"), "1");
+  EXPECT_EQ(bound("[1, 0]"), "1,0");  // the ranks take them in this turn
+  EXPECT_EQ(bound("[2.0]"), "2");
+  for (const char* value : {"-1", "[-1]", "[]", "1.5", "1024", "true"}) {
+    EXPECT_THAT(error_of({{"storage.bind_ranks", value}}), HasSubstr("expected none, device-local, or NUMA nodes"))
+        << value;
+  }
+  EXPECT_THAT(error_of({{"storage.bind_ranks", "0,"}}), HasSubstr("found \"0,\""));
+  EXPECT_THAT(error_of({{"storage.bind_ranks", "\"\""}}), HasSubstr("found \"\""));
+  EXPECT_THAT(error_of({{"storage.bind_ranks", "0-"}}), HasSubstr("found \"0-\""));
+  EXPECT_THAT(error_of({{"storage.bind_ranks", "[1, 1]"}}), HasSubstr("names a node twice"));
 }
 
 }  // namespace
