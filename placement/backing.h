@@ -74,8 +74,9 @@ struct MemoryLimits {
   std::int64_t shm_free_bytes = -1;     // -1: unknown
   std::int64_t cgroup_free_bytes = -1;  // the tightest of the cgroup's ancestors
   std::int64_t available_bytes = -1;    // MemAvailable
-  // What a node could still give: MemFree + Inactive(file) + SReclaimable. Empty where the nodes' MemTotal do not add
-  // up to the machine's: a virtual machine that is given its memory as it goes states too little per node.
+  // What a node could still give: MemFree + Inactive(file) + SReclaimable, less what the kernel keeps for itself (the
+  // zones' min watermarks). Empty where the nodes' MemTotal do not add up to the machine's: a virtual machine that is
+  // given its memory as it goes states too little per node.
   std::map<int, std::int64_t> node_free_bytes;
 };
 // `root` stands before every path (/proc, /sys, /dev/shm), for tests. Reads only.

@@ -35,17 +35,36 @@ std::string try_read(const std::string& path) {
   }
 }
 
+// What the kernel keeps of each node for itself: the sum of its zones' `min` watermarks (vm.min_free_kbytes), in bytes.
+// An allocation that may come from this node alone gets none of it.
+std::map<int, std::int64_t> read_node_reserves(const std::string& root) {
+  std::map<int, std::int64_t> reserves;
+  std::istringstream lines(try_read(root + "/proc/zoneinfo"));
+  int node = -1;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string word;
+    words >> word;
+    if (word == "Node") words >> node;
+    std::int64_t pages = 0;
+    if (word == "min" && words >> pages) reserves[node] += pages * static_cast<std::int64_t>(page_bytes());
+  }
+  return reserves;
+}
+
 std::map<int, std::int64_t> read_node_free(const std::string& root, std::int64_t machine_total) {
   std::map<int, std::int64_t> free;
   std::int64_t total = 0;
+  std::map<int, std::int64_t> reserves = read_node_reserves(root);
   for (const int node : read_node_numbers(root)) {
     const std::string text = try_read(fmt::format("{}/sys/devices/system/node/node{}/meminfo", root, node));
     const std::int64_t node_total = meminfo_bytes(text, "MemTotal");
     if (node_total < 0) continue;
     total += node_total;
-    free[node] = std::max<std::int64_t>(0, meminfo_bytes(text, "MemFree")) +
-                 std::max<std::int64_t>(0, meminfo_bytes(text, "Inactive(file)")) +
-                 std::max<std::int64_t>(0, meminfo_bytes(text, "SReclaimable"));
+    const std::int64_t unused = std::max<std::int64_t>(0, meminfo_bytes(text, "MemFree")) +
+                                std::max<std::int64_t>(0, meminfo_bytes(text, "Inactive(file)")) +
+                                std::max<std::int64_t>(0, meminfo_bytes(text, "SReclaimable"));
+    free[node] = std::max<std::int64_t>(0, unused - reserves[node]);
   }
   // 2 %: rounding and pages that belong to no node, no more.
   const bool adds_up = machine_total > 0 && total >= machine_total - machine_total / 50;

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench, pages, snapshots
+from bench import PAGE, Bench, pages, snapshots
 
 CGROUP = Path("/sys/fs/cgroup")
 MIB = 1 << 20
-# 60 MiB a node where interleaved; one rank on each, since process starts are most of what a run takes here.
-TABLES = {"model.table_scale": 0.0005, "storage.policy": "interleave:0,1", "parallel.tp": 1}
+# 25 MiB a node where interleaved; one rank on each, since process starts are most of what a run takes here.
+TABLES = {"model.table_scale": 0.0002, "storage.policy": "interleave:0,1", "parallel.tp": 1}
+KEPT = Path("/proc/sys/vm/min_free_kbytes")
 
 
 def free_bytes(node: int) -> int:
@@ -24,20 +26,53 @@ def free_bytes(node: int) -> int:
     return int(found[1]) * 1024
 
 
+def watermarks(node: int) -> tuple[int, int]:
+    """Free bytes below which only what must lie there may take more (low), and below which nothing may (min)."""
+    pages = {"low": 0, "min": 0}
+    here = False
+    for line in Path("/proc/zoneinfo").read_text().splitlines():
+        words = line.split()
+        here = words[1] == f"{node}," if words[0] == "Node" else here
+        if here and words[0] in pages:
+            pages[words[0]] += int(words[1])
+    return pages["low"] * PAGE, pages["min"] * PAGE
+
+
 @pytest.fixture(scope="module")
-def node_1_is_full() -> Iterator[None]:
-    """All but 40 MiB of node 1 is taken, by a file in a tmpfs that lies there."""
-    hog = Path("/tmp/hog")
-    hog.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mpol=bind:1,size=100%", "hog", str(hog)], check=True)
+def hog() -> Iterator[Path]:
+    """A tmpfs on node 1; and the kernel keeps so much for itself that `low` and `min` are far apart."""
+    before = KEPT.read_text()
+    KEPT.write_text(str(400 << 10))
+    folder = Path("/tmp/hog")
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mpol=bind:1,size=100%", "hog", str(folder)], check=True)
     try:
-        with (hog / "file").open("wb") as file:
-            block = bytes(MIB)
-            while free_bytes(1) > 40 * MIB:
-                file.write(block)
-        yield
+        yield folder
     finally:
-        subprocess.run(["umount", str(hog)], check=True)
+        subprocess.run(["umount", str(folder)], check=True)
+        KEPT.write_text(before)
+
+
+def fill_node_1(hog: Path) -> None:
+    """Its free memory is below `low` and well above `min` then: room for what must lie there, while pages that may lie
+    elsewhere (interleave) go to node 0."""
+    low, least = watermarks(1)
+    assert low - least >= 40 * MIB
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+    with (hog / "file").open("ab") as file:
+        block = bytes(MIB)
+        for _ in range(20):
+            while free_bytes(1) > low - 4 * MIB:
+                file.write(block)
+            time.sleep(0.2)  # the kernel gives back what it can of the page cache meanwhile
+            if free_bytes(1) <= low - 2 * MIB:
+                return
+    raise AssertionError(f"{free_bytes(1)} bytes of node 1 stay free, {low} are low")
+
+
+@pytest.fixture
+def node_1_is_full(hog: Path) -> None:
+    fill_node_1(hog)
 
 
 def test_a_placement_that_was_not_obtained_fails_the_run_with_the_figures(bench: Bench, node_1_is_full: None) -> None:
@@ -59,8 +94,9 @@ def test_a_wider_tolerance_takes_it(bench: Bench, node_1_is_full: None) -> None:
 
 
 @pytest.fixture(scope="module")
-def degraded_arm(node_1_is_full: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Bench]:
+def degraded_arm(hog: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Bench]:
     """Arm A was obtained, arm B was not, and the run goes on."""
+    fill_node_1(hog)
     bench = Bench(tmp_path_factory.mktemp("degraded"))
     settings = {
         **TABLES,
@@ -89,7 +125,7 @@ def test_link_1_stays_broken_where_a_placement_was_not_obtained(degraded_arm: tu
 def test_a_copy_that_does_not_fit_its_node_is_refused_before_anything_is_allocated(
     bench: Bench, node_1_is_full: None
 ) -> None:
-    settings = {"model.table_scale": 0.0008, "storage.policy": "bind:0", "storage.copies": "per-numa-node"}
+    settings = {"model.table_scale": 0.0004, "storage.policy": "bind:0", "storage.copies": "per-numa-node"}
     bench.run(settings, code=1)
     assert re.search(r"memory of NUMA node 1: needs .*MiB", bench.error), bench.error
     assert "nothing was allocated" in bench.error

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "harness/base/os.h"
 #include "placement/backing.h"
 #include "placement/cgroup.h"
 #include "placement/pretouch.h"
@@ -97,6 +98,22 @@ TEST(Limits, NodesCountOnlyWhereTheyAddUpToTheMachine) {
   EXPECT_EQ(limits.node_free_bytes, (std::map<int, std::int64_t>{{0, 150 * 1024}, {2, 307 * 1024}}));
   machine.write(node + "2/meminfo", "Node 2 MemTotal: 500 kB\nNode 2 MemFree: 300 kB\n");  // memory given as it goes
   EXPECT_TRUE(read_memory_limits(machine.path()).node_free_bytes.empty());
+}
+
+TEST(Limits, WhatTheKernelKeepsForItselfIsNoRoom) {
+  const Machine machine;
+  machine.write("/proc/meminfo", "MemTotal: 2000 kB\n");
+  const std::string node = "/sys/devices/system/node/node";
+  machine.write(node + "0/meminfo", "Node 0 MemTotal: 1000 kB\nNode 0 MemFree: 500 kB\n");
+  machine.write(node + "1/meminfo", "Node 1 MemTotal: 1000 kB\nNode 1 MemFree: 100 kB\n");
+  machine.write(
+      "/proc/zoneinfo",
+      "Node 0, zone      DMA\n  pages free     100\n        boost    0\n        min      3\n        low      9\n"
+      "Node 0, zone   Normal\n  pages free     25\n        min      7\n  pagesets\n    cpu: 0\n"
+      "Node 1, zone   Normal\n  pages free     25\n        min      500\n");
+  const std::int64_t page = static_cast<std::int64_t>(page_bytes());
+  EXPECT_EQ(read_memory_limits(machine.path()).node_free_bytes,
+            (std::map<int, std::int64_t>{{0, 500 * 1024 - 10 * page}, {1, 0}}));
 }
 
 TEST(Limits, OfThisMachineAreKnown) {
