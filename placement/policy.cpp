@@ -122,7 +122,9 @@ std::string remedy(int number) {
 }
 
 [[noreturn]] void fail_policy(int number, const std::string& what) {
-  fail(Exit::failure, "{}: {}{}", what, std::strerror(number), remedy(number));
+  const std::string text = fmt::format("{}: {}{}", what, std::strerror(number), remedy(number));
+  if (number == EPERM || number == ENOSYS) throw PolicyRefused(Exit::failure, text);
+  throw Error(Exit::failure, text);
 }
 
 std::vector<int> ids_of(const Topology& topology) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/base/error.h"
 #include "harness/plan/scenario.h"
 #include "placement/topology.h"
 
@@ -27,12 +28,18 @@ struct EffectivePolicy {
 // nodes.
 [[nodiscard]] EffectivePolicy resolve(const plan::Policy& policy, const Topology& topology);
 
+// The kernel or the container refuses the call itself (EPERM, ENOSYS), whatever the nodes.
+class PolicyRefused : public Error {
+ public:
+  using Error::Error;
+};
+
 // mbind on [address, address+bytes): for shared memory the policy becomes the object's. Nothing may have been touched:
 // a page that lies elsewhere already is an error. The policy is read back at the first and the last page, of each
 // segment where there are several. `none` and `stock` set nothing. weighted is bound segment by segment
 // (weighted_segments), or is the kernel's own policy where kernel_holds_weights(). `unit`: the size of the mapping's
 // pages; 0: the system's. Errors: Error(failure) that names the policy, the errno and, for EPERM, that this container
-// refuses mbind.
+// refuses mbind; then it is PolicyRefused.
 void apply(const EffectivePolicy& policy, std::byte* address, std::size_t bytes, std::size_t unit = 0);
 
 // A stretch of a mapping whose pages lie on one node.

@@ -232,6 +232,8 @@ const NumaNode* Topology::node(int id) const noexcept {
 }
 
 Topology read_topology(Devices devices) {
+  // First: where the call is refused, hwloc would ask for ever.
+  std::vector<int> allowed_cpus = own_cpus();
   const Handle handle = make_handle();
   // Nodes that the cpuset excludes are part of the machine: "not allowed" and "not there" are different answers.
   hwloc_topology_set_flags(handle.get(), HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
@@ -243,7 +245,7 @@ Topology read_topology(Devices devices) {
   // HWLOC_XMLFILE makes hwloc speak of another machine.
   if (hwloc_topology_is_thissystem(handle.get()) != 0) take_kernels_cpus(result.nodes);
   if (result.distances.empty()) result.distances = sysfs_distances(result.nodes);
-  result.allowed_cpus = own_cpus();
+  result.allowed_cpus = std::move(allowed_cpus);
   return result;
 }
 

@@ -54,6 +54,11 @@ NO_HUGE_PAGES = (
 )
 
 
+def refusing(*system_calls: int) -> tuple[str, ...]:
+    """A command prefix: these calls, by their numbers on x86-64, are answered by EPERM, as in a container."""
+    return (sys.executable, str(ROOT / "tests" / "seccomp.py"), ",".join(str(one) for one in system_calls))
+
+
 def engram_bench(*arguments: str, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs it; `options` are those of subprocess.run."""
     done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=300, check=False, **options)

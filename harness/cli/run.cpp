@@ -192,7 +192,7 @@ void add_run(CLI::App& app, const Globals& globals, Action& action) {
   command->add_flag("--dry-run", arguments->dry_run,
                     "Print the order of the run and what would stop it; start nothing");
   command->add_flag("--allow-degraded", arguments->allow_degraded,
-                    "Record a binding or placement that was not obtained, instead of failing");
+                    "Record a binding, policy or placement that was refused or not obtained, instead of failing");
   command->add_flag("--trace", arguments->trace,
                     "Keep kernel records of timed slots (CUDA, by CUPTI) in trace/; every verdict is void");
   command

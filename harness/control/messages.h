@@ -26,11 +26,12 @@ struct Setup {
   int device = -1;                // index of the rank's device; -1: not stated
   std::vector<int> rank_nodes{};  // device node of every rank: decides who reads which copy
   bool instrument = true;         // false: only the dependency events
-  bool allow_degraded = false;    // a lost part of the binding is reported, not a failure
+  bool allow_degraded = false;    // a lost part of the binding and a refused policy are reported, not failures
 };
 
 // One step of the storage life cycle; every rank answers StageDone before the next is sent, which is the barrier.
 // `create` goes to leaders; `map` carries the backing's descriptor to every reader of it.
+// `policy`: with Setup::allow_degraded the note says what was refused; empty: the policy is set.
 // `digest` (leaders, after load; copies per-numa-node): the SHA-256 of the whole backing comes back in the note.
 enum class Stage { create, map, policy, pretouch, register_, load, prepare, unregister, unmap, stock_open, digest };
 [[nodiscard]] const char* name(Stage stage) noexcept;

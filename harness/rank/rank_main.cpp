@@ -68,8 +68,9 @@ class Rank {
     context_.numa_node = setup.numa_node;
     context_.device = setup.device;
     context_.instrument = setup.instrument;
+    allow_degraded_ = setup.allow_degraded;
     std::vector<control::LostPart> lost = bind_process(setup.allowed_cpus, setup.memory_nodes);
-    if (!lost.empty() && !setup.allow_degraded) {
+    if (!lost.empty() && !allow_degraded_) {
       std::vector<std::string> texts;
       for (const control::LostPart& one : lost) texts.push_back(one.text);
       fail(Exit::failure, "binding_degraded: storage.bind_ranks: {}; --allow-degraded runs without it and says so",
@@ -179,7 +180,7 @@ class Rank {
         storage_->map(fds.empty() ? UniqueFd() : std::move(fds[0]));
         return -1;
       case Stage::policy:
-        storage_->apply_policy();
+        note = apply_policy();
         return -1;
       case Stage::pretouch:
         storage_->pretouch([this] { tick(); });
@@ -207,6 +208,18 @@ class Rank {
         break;
     }
     fail(Exit::failure, "stage {} cannot run here", control::name(stage));
+  }
+
+  // Returns what was refused, where that is allowed; else nothing.
+  std::string apply_policy() {
+    try {
+      storage_->apply_policy();
+      return {};
+    } catch (const placement::PolicyRefused& refused) {
+      if (!allow_degraded_) throw;
+      storage_->drop_policy();
+      return refused.what();
+    }
   }
 
   void map_named(const std::string& path) {
@@ -264,6 +277,7 @@ class Rank {
   control::Channel& channel_;
   const RankParts& parts_;
   RankContext context_;
+  bool allow_degraded_ = false;
   std::string doing_ = "start";
   Mapping arena_;
   Mapping progress_;

@@ -1,6 +1,5 @@
 // result.json: the tables' memory: ledger beside observation, where the pages lie, what start-up cost.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 
@@ -8,7 +7,6 @@
 #include "harness/base/os.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/ledger_input.h"
-#include "harness/rank/backend_factory.h"
 #include "harness/result/record.h"
 #include "harness/result/snapshots.h"
 
@@ -41,6 +39,25 @@ Json pool_growth(const RerollRecord& reroll, std::int64_t page_bytes) {
     pages += before->free_huge_pages.at(page_bytes) - after.free_huge_pages.at(page_bytes);
   }
   return found ? Json(pages * page_bytes) : missing(fmt::format("no node has a pool of {} byte pages", page_bytes));
+}
+
+// What the ranks hold besides their tables, of the class of memory that the tables are counted in: anonymous memory
+// beside private tables, else shared memory that is mapped (the arena).
+Json ranks_own_bytes(const RerollRecord& reroll, plan::Backing backing) {
+  if (plan::is_hugetlb(backing) || backing == plan::Backing::cuda_host_numa || off_host(backing)) {
+    return missing("the tables are in no class of memory that a process has more of");
+  }
+  const char* key = is_private(backing) ? "pss_anon" : "pss_shmem";
+  std::int64_t own = 0;
+  const auto ranks = parse_snapshots(reroll.storage.snapshots, "after_load");
+  if (ranks.empty()) return missing("no snapshot after the load");
+  for (const RankSnapshot& rank : ranks) {
+    const Json all = rank.json.value(Json::json_pointer(fmt::format("/rank_state/rollup_bytes/{}", key)), Json());
+    const Json tables = rank.json.value(Json::json_pointer("/mapping/pss_bytes"), Json());
+    if (!all.is_number() || !tables.is_number()) return missing("smaps_rollup or smaps has no figure of a rank");
+    own += all.get<std::int64_t>() - tables.get<std::int64_t>();
+  }
+  return own;
 }
 
 // Growth over the nodes of the class that the backing's pages are counted in.
@@ -135,6 +152,7 @@ Json ledger_section(const Record& record) {
                       {"pss_bytes", totals.pss_bytes},
                       {"backing_allocated_bytes", totals.allocated_bytes},
                       {"node_growth_bytes", growth},
+                      {"ranks_own_bytes", ranks_own_bytes(reroll, scenario.storage.backing)},
                       {"backings_counted", totals.backings}}},
                     {"deviation",
                      {{"pss", share_of(totals.pss_bytes, expected)},
@@ -250,164 +268,6 @@ Json startup_section(const Record& record) {
                     {"ranks_ready_us", static_cast<double>(reroll.storage.ranks_ready_ns) / 1000.0},
                     {"stages", stages},
                     {"registration", registration(reroll, scenario, record.layouts[reroll.plan.allocated_for])}});
-  }
-  return list;
-}
-
-std::optional<Oversubscription> oversubscription(const Record& record) {
-  int threads = 0;
-  for (const auto& ranks : record.work) {
-    int sum = 0;
-    for (const auto& [rank, work] : ranks) sum += work.threads;
-    threads = std::max(threads, sum);
-  }
-  const int cpus = static_cast<int>(record.topology.allowed_cpus.size());
-  // Virtual time has no turns to take, and a GPU's programs are no threads.
-  if (rank::resolve_backend(record.plan->base.device.backend) != plan::BackendKind::cpu) return std::nullopt;
-  if (cpus == 0 || threads <= cpus) return std::nullopt;
-  return Oversubscription{threads, cpus};
-}
-
-namespace {
-
-constexpr double kThpCovered = 0.95;  // of a mapping's resident bytes
-
-// Transparent huge pages are a wish: how much of each reader's mapping lies in them, where it is little.
-void add_thp_warnings(const Record& record, const RerollRecord& reroll, std::vector<Warning>& list) {
-  const std::size_t arm = reroll.plan.allocated_for;
-  const plan::StorageSpec& storage = record.plan->arms[arm].scenario.storage;
-  if (!plan::is_thp(storage.backing)) return;
-  double least = 1;
-  int rank = -1;
-  for (const RankSnapshot& one : parse_snapshots(reroll.storage.snapshots, "after_load")) {
-    const Json share = one.json.value(Json::json_pointer("/mapping/huge_pages/share"), Json());
-    if (!share.is_number() || share.get<double>() >= least) continue;
-    least = share.get<double>();
-    rank = one.rank;
-  }
-  if (least >= kThpCovered) return;
-  list.push_back(
-      {"thp_not_covered",
-       fmt::format("Arm {}, re-roll {}: storage.backing {} asked for transparent huge pages, {:.1f} % of rank "
-                   "{}'s tables are mapped by them.",
-                   record.arm_name(arm), reroll.plan.index, plan::name(storage.backing), least * 100, rank),
-       "Free memory (the kernel found no whole 2 MiB), see transparent_hugepage/ in /sys/kernel/mm, or use "
-       "storage.backing hugetlb-2m.",
-       {{"reroll", reroll.plan.index}, {"rank", rank}, {"covered_share", least}}});
-}
-
-}  // namespace
-
-std::vector<Warning> derived_warnings(const Record& record) {
-  std::vector<Warning> list = device_warnings(record);
-  if (record.fault_planted()) {
-    list.push_back({"planted_fault", "The scenario plants a fault; no figure of this run is shown.",
-                    "Remove the key fault from the scenario.", Json::object()});
-  }
-  if (const plan::InjectSpec& inject = record.plan->experiment.inject; !inject.stage.empty()) {
-    list.push_back({"injected",
-                    fmt::format("Extra work of {} % was planted in stage {} of arm {}: this result can be no baseline.",
-                                inject.percent, inject.stage, inject.arm),
-                    "Remove experiment.inject to measure the machine.",
-                    {{"percent", inject.percent}}});
-  }
-  for (const plan::SkippedControl& one : record.plan->skipped_controls) {
-    list.push_back({"control_skipped",
-                    fmt::format("Control {} did not run: {}.", one.name, one.why),
-                    "Run on a machine that has what it needs; the arms stand without it.",
-                    {{"control", one.name}}});
-  }
-  if (record.single_node) {
-    list.push_back(
-        {"single_node",
-         "A rehearsal on one NUMA node: the arms' policies name the node that is there, and every verdict is "
-         "void.",
-         "Run on a machine with the NUMA nodes that the scenario names.", Json::object()});
-  }
-  if (record.traced) {
-    list.push_back({"traced", "Kernel records were kept: what that costs is in every time, and every verdict is void.",
-                    "Run without --trace to measure; trace/ holds what the devices ran.", Json::object()});
-  }
-  if (const auto over = oversubscription(record)) {
-    list.push_back({"oversubscribed",
-                    fmt::format("{} threads want to run at once on {} allowed CPUs: they take turns, and no timing "
-                                "verdict is better than inconclusive.",
-                                over->threads, over->cpus),
-                    "Allow more CPUs, or lower parallel.tp, parallel.dp or device.cpu_workers.",
-                    {{"runnable_threads", over->threads}, {"allowed_cpus", over->cpus}}});
-  }
-  if (record.plan->base.device.backend == plan::BackendKind::fake) {
-    list.push_back({"virtual_time", "The fake backend scripts its durations; they say nothing about a machine.",
-                    "Set device.backend to cpu or cuda.", Json::object()});
-  }
-  std::int64_t short_windows = 0;
-  for (const auto& arm : record.work) {
-    for (const auto& [rank, work] : arm) {
-      if (work.windows.is_object()) short_windows += work.windows.value("short_windows", std::int64_t{0});
-    }
-  }
-  if (short_windows > 0) {
-    list.push_back({"short_windows",
-                    fmt::format("{} timed windows of the lookup are shorter than 200 us, so that the clock and the "
-                                "launches' ends weigh in them.",
-                                short_windows),
-                    "Raise workload.window_launches, or leave it 0.",
-                    {{"windows", short_windows}}});
-  }
-  for (std::size_t a = 0; a < record.plan->arms.size(); ++a) {
-    const plan::Scenario& scenario = record.plan->arms[a].scenario;
-    bool differ = false;
-    for (int replica = 1; replica < scenario.parallel.dp; ++replica) {
-      const auto period = static_cast<std::int64_t>(scenario.workload.batches.size());
-      for (std::int64_t step = 0; step < std::max<std::int64_t>(1, period); ++step) {
-        differ = differ || scenario.workload.step_tokens(replica, step) != scenario.workload.step_tokens(0, step);
-      }
-    }
-    if (!differ) continue;
-    list.push_back(
-        {"replicas_differ",
-         fmt::format("Arm {}: the replicas' batches differ, and a pooled figure mixes them.", record.arm_name(a)),
-         "Read per_replica and per_rank of the cells.", Json::object()});
-  }
-  for (const RerollRecord& reroll : record.rerolls) {
-    add_thp_warnings(record, reroll, list);
-    const auto add = [&](const supervise::DegradedBinding& one, const char* what, const char* next_step) {
-      list.push_back({"binding_degraded",
-                      fmt::format("Re-roll {}, rank {}: storage.bind_ranks was {}: {}", reroll.plan.index, one.rank,
-                                  what, one.lost),
-                      next_step,
-                      {{"reroll", reroll.plan.index}, {"rank", one.rank}, {"part", one.part}, {"lost", one.lost}}});
-    };
-    for (const supervise::DegradedBinding& one : reroll.storage.degraded) {
-      add(one, "not obtained",
-          "Start the container with --cap-add SYS_NICE and the cpuset that is asked for, or set storage.bind_ranks to "
-          "none.");
-    }
-    for (const supervise::DegradedBinding& one : reroll.lost_later) {
-      add(one, "lost", "Look for what moves processes of this machine: taskset, a cpuset that changes, a balancer.");
-    }
-  }
-  for (const measure::WarmUp& one : record.warm_ups) {
-    if (one.steady || !record.figures_allowed()) continue;
-    list.push_back({"warm_up_not_steady",
-                    fmt::format("Arm {}: the step time was not steady when the warm-up hit its cap of {} steps.",
-                                record.arm_name(one.arm), one.steps),
-                    "Raise workload.warmup, or look for other load on this machine.",
-                    {{"slope", one.slope ? Json(*one.slope) : Json(nullptr)}, {"reroll", one.reroll}}});
-  }
-  for (const Json& entry : ledger_section(record)) {
-    for (const auto& [what, deviation] : entry["deviation"].items()) {
-      if (!deviation.is_number() || std::abs(deviation.get<double>()) <= kLedgerTolerance) continue;
-      const double off_bytes = std::abs(deviation.get<double>()) * entry["backing_bytes"].get<double>();
-      if (what == "node_growth" && off_bytes <= static_cast<double>(counter_lag_bytes(record.topology))) continue;
-      list.push_back({"ledger_disagrees",
-                      fmt::format("Re-roll {}: {} is {:+.2f} % off the ledger's {} bytes.", entry["reroll"].get<int>(),
-                                  what, deviation.get<double>() * 100, entry["backing_bytes"].get<std::int64_t>()),
-                      what == "node_growth"
-                          ? "Other programs on this machine change node memory too: repeat on a quiet machine."
-                          : "Compare the snapshots in placement/ with the ledger.",
-                      {{"figure", what}, {"deviation", deviation}, {"observed", entry["observed"]}}});
-    }
   }
   return list;
 }

@@ -1,5 +1,6 @@
 #include "harness/result/run_writer.h"
 #include "harness/result/kept_binding.h"
+#include "harness/result/kept_placement.h"
 
 #include <algorithm>
 #include <cmath>
@@ -59,21 +60,6 @@ void add_counts(Json& sum, const Json& more) {
       sum[key] = sum.value(key, std::int64_t{0}) + value.get<std::int64_t>();
     }
   }
-}
-
-// Pages of a backing by node: numa_maps' count; where that is missing, the sum over the tables of what move_pages saw.
-std::map<int, std::int64_t> observed_pages(const Json& backing) {
-  std::map<int, std::int64_t> pages;
-  const auto add = [&](const Json& by_node) {
-    if (!by_node.is_object() || by_node.contains("reason")) return false;
-    for (const auto& [node, count] : by_node.items()) pages[std::stoi(node)] += count.get<std::int64_t>();
-    return true;
-  };
-  if (!backing.contains("tables") || add(backing["node_pages"])) return pages;
-  for (const Json& table : backing["tables"]) {
-    if (table["move_pages"].contains("node_pages")) add(table["move_pages"]["node_pages"]);
-  }
-  return pages;
 }
 
 }  // namespace
@@ -432,32 +418,12 @@ void RunWriter::require_binding(RerollRecord& reroll, const std::string& label) 
 }
 
 void RunWriter::require_placement(const RerollRecord& reroll, const std::string& label) {
-  const std::size_t arm = reroll.plan.allocated_for;
-  const plan::StorageSpec& storage = record_.plan->arms[arm].scenario.storage;
-  if (storage.backing == plan::Backing::stub || storage.backing == plan::Backing::hbm) return;
-  const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, label);
-  if (ranks.empty()) return;
-  for (const plan::BackingPlace& backing : record_.layouts[arm].backings) {
-    const placement::EffectivePolicy policy = placement::resolve(plan::policy_of(storage, backing), record_.topology);
-    const Json seen = backing_pages(backing, ranks, Json());
-    const auto pages = observed_pages(seen);
-    if (pages.empty()) continue;
-    // numa_maps counts a hugetlb page as one, a transparent huge page in system pages; so does move_pages with both.
-    const auto system_page = plan::unit_bytes(plan::Backing::shm);
-    const std::int64_t counted = seen.at("node_pages").contains("reason")
-                                     ? system_page
-                                     : seen.value("kernel_page_bytes", Json(system_page)).get<std::int64_t>();
-    const std::int64_t granule = std::max<std::int64_t>(1, plan::unit_bytes(storage.backing) / counted);
-    const std::vector<std::string> broken = placement::broken_promises(policy, pages, storage.tolerance, granule);
-    if (broken.empty()) continue;
-    const std::string text =
-        fmt::format("arm {}, backing {}, {}: policy {} was asked for and not obtained: {}", record_.arm_name(arm),
-                    backing.index, label, placement::text(policy), fmt::join(broken, "; "));
-    if (!allow_degraded_) fail(Exit::failure, "{}", text);
+  for (const BrokenPromise& one : broken_promises(record_, reroll, label)) {
+    if (!allow_degraded_) fail(Exit::failure, "{}", one.text);
     record_.warnings.push_back({"placement_degraded",
-                                text,
+                                one.text,
                                 "Leave --allow-degraded out, and the run fails where the pages are not as asked.",
-                                {{"reroll", reroll.plan.index}, {"backing", backing.index}, {"snapshot", label}}});
+                                {{"reroll", reroll.plan.index}, {"backing", one.backing}, {"snapshot", label}}});
   }
 }
 

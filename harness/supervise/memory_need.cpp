@@ -71,7 +71,8 @@ std::int64_t records_of_ranks(const plan::Scenario& scenario, const engram::Geom
 
 // Pages that a policy keeps on their node: where that is full, the kernel ends the process, or (interleave) puts them
 // elsewhere, and the run fails for shares that differ.
-void add_node_need(const plan::StorageSpec& storage, const plan::RunLayout& layout, placement::MemoryNeed& need) {
+void add_node_need(const plan::StorageSpec& storage, const plan::RunLayout& layout, bool allow_degraded,
+                   placement::MemoryNeed& need) {
   if (storage.backing == plan::Backing::stub || storage.backing == plan::Backing::hbm) return;
   for (const plan::BackingPlace& backing : layout.backings) {
     if (backing.node >= 0) need.node_bytes[backing.node] += backing.bytes;
@@ -79,7 +80,7 @@ void add_node_need(const plan::StorageSpec& storage, const plan::RunLayout& layo
     std::map<int, std::int64_t> weights;
     if (storage.policy.kind == plan::PolicyKind::weighted) {
       for (const auto& [node, weight] : storage.policy.weights) weights[node] = weight;
-    } else if (storage.policy.kind == plan::PolicyKind::interleave) {
+    } else if (storage.policy.kind == plan::PolicyKind::interleave && !allow_degraded) {
       for (const int node : storage.policy.nodes) weights[node] = 1;  // `all` names none
     }
     std::int64_t sum = 0;
@@ -103,7 +104,7 @@ std::string MemoryEstimate::text() const {
 }
 
 MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLayout& layout,
-                               const engram::Geometry& geometry, std::int64_t arena_bytes) {
+                               const engram::Geometry& geometry, std::int64_t arena_bytes, bool allow_degraded) {
   MemoryEstimate estimate;
   const std::int64_t ranks = scenario.ranks();
   if (scenario.storage.backing != plan::Backing::stub) {
@@ -132,7 +133,7 @@ MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLa
   const bool in_shm = backing == plan::Backing::shm || (backing == plan::Backing::shm_thp &&
                                                         placement::shm_thp_source() == placement::ThpSource::dev_shm);
   if (in_shm) need.shm_file_bytes = estimate.table_bytes;
-  if (!plan::is_hugetlb(backing)) add_node_need(scenario.storage, layout, need);
+  if (!plan::is_hugetlb(backing)) add_node_need(scenario.storage, layout, allow_degraded, need);
   need.shared_bytes += estimate.arena_bytes;
   need.private_bytes += estimate.weight_bytes + estimate.buffer_bytes + estimate.process_bytes + estimate.record_bytes;
   return estimate;

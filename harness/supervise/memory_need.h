@@ -30,8 +30,11 @@ struct MemoryEstimate {
   [[nodiscard]] std::string text() const;
 };
 
+// `allow_degraded`: an interleave whose nodes are too full for their shares is no obstacle: the kernel puts the pages
+// on the others.
 [[nodiscard]] MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLayout& layout,
-                                             const engram::Geometry& geometry, std::int64_t arena_bytes);
+                                             const engram::Geometry& geometry, std::int64_t arena_bytes,
+                                             bool allow_degraded = false);
 
 struct TablesOf {
   const plan::Scenario* scenario = nullptr;

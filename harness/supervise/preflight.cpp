@@ -112,13 +112,14 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
     check_device_memory({{&scenario, layout}});
     check([&] { require_huge_pages(scenario, layout, topology); });
     const std::size_t arena = backend::arena_bytes(rank::run_groups(layout));
-    require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena)),
-                   placement::read_memory_limits());
+    require_memory(
+        estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena), leniency.allow_degraded),
+        placement::read_memory_limits());
     if (!scenario.storage.checkpoint.empty()) rank::Checkpoint(scenario.storage.checkpoint, geometry);
   });
 }
 
-void check_coresident(const plan::Plan& plan, const placement::Topology& topology) {
+void check_coresident(const plan::Plan& plan, const placement::Topology& topology, bool allow_degraded) {
   std::vector<ArmMemory> arms;
   std::vector<TablesOf> tables;
   for (const plan::Arm& arm : plan.arms) {
@@ -126,7 +127,7 @@ void check_coresident(const plan::Plan& plan, const placement::Topology& topolog
     const engram::Geometry geometry = engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale);
     const plan::RunLayout layout = layout_here(arm.scenario, geometry, topology);
     const auto arena = static_cast<std::int64_t>(backend::arena_bytes(rank::run_groups(layout)));
-    arms.push_back({arm.name, estimate_memory(arm.scenario, layout, geometry, arena)});
+    arms.push_back({arm.name, estimate_memory(arm.scenario, layout, geometry, arena, allow_degraded)});
     tables.push_back({&arm.scenario, layout});
   }
   try {
@@ -181,7 +182,8 @@ std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal, bool all
     if (!lacks_something(arm, own)) found.insert(found.end(), own.begin(), own.end());
   }
   if (plan.arms.empty()) check_arm(found, "", plan.base, topology, leniency);
-  if (plan.experiment.coresident && found.empty()) try_check(found, "", [&] { check_coresident(plan, topology); });
+  if (plan.experiment.coresident && found.empty())
+    try_check(found, "", [&] { check_coresident(plan, topology, allow_degraded); });
   std::stable_sort(found.begin(), found.end(),
                    [](const Obstacle& a, const Obstacle& b) { return order_of(a.exit) < order_of(b.exit); });
   return found;

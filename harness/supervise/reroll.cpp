@@ -127,8 +127,9 @@ void Reroll::Impl::start() {
   require_huge_pages(scenario, layout, topology);
   const auto groups = rank::run_groups(layout);
   arena_bytes = backend::arena_bytes(groups);
-  require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena_bytes)),
-                 placement::read_memory_limits());
+  require_memory(
+      estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena_bytes), options.allow_degraded),
+      placement::read_memory_limits());
   arena = make_memfd("engram-bench arena", std::max<std::size_t>(arena_bytes, 1));
 
   const std::int64_t begin = now_ns();
@@ -182,6 +183,7 @@ void Reroll::Impl::collect_stage(Stage answer, const std::vector<int>& ranks, co
       pieces[backing] = done->pieces;
     }
     if (done->stage == Stage::create && !done->note.empty()) stock_paths[backing] = done->note;
+    if (done->stage == Stage::policy && !done->note.empty()) report.policies_refused.push_back({rank, done->note});
     if (done->stage == Stage::digest) report.digests.push_back({backing, done->note});
     return done->stage == answer;
   });
@@ -223,6 +225,8 @@ void Reroll::Impl::life_cycle() {
   create_and_map();
   snapshot("after_map");
   run(Stage::policy, rank::policy_of_each_mapping(scenario.storage.backing) ? all_ranks(layout) : leaders_of(layout));
+  std::sort(report.policies_refused.begin(), report.policies_refused.end(),
+            [](const RefusedPolicy& a, const RefusedPolicy& b) { return a.rank < b.rank; });
   run(Stage::pretouch, leaders_of(layout));
   snapshot("after_pretouch");
   supervisor_fault("before_register");

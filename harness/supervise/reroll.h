@@ -21,8 +21,9 @@ namespace eb::supervise {
 struct Options {
   std::int64_t timeout_ms = 60'000;  // without any progress of a rank; names the rank that hangs
   bool instrument = true;
-  bool trace = false;           // timed slots keep kernel records
-  bool allow_degraded = false;  // a lost part of storage.bind_ranks is recorded instead of ending the run
+  bool trace = false;  // timed slots keep kernel records
+  // A lost part of storage.bind_ranks and a policy that is refused are recorded instead of ending the run.
+  bool allow_degraded = false;
 };
 
 struct StageReport {  // of one rank
@@ -48,14 +49,21 @@ struct DegradedBinding {
   std::string lost;
 };
 
+// A policy that the kernel or the container did not take.
+struct RefusedPolicy {
+  int rank = 0;  // that asked for it
+  std::string text;
+};
+
 struct StorageReport {
   std::vector<StageReport> stages;
   std::vector<SnapshotReport> snapshots;
-  std::vector<RankBinding> bindings;      // by rank: what was asked for
-  std::vector<DegradedBinding> degraded;  // at the start, by rank; empty unless Options::allow_degraded
-  std::vector<CopyDigest> digests;        // by backing; storage.copies per-numa-node only, all of a shard equal
-  std::vector<int> pids;                  // of each rank
-  std::int64_t ranks_ready_ns = 0;        // from the start of the processes to the last Ready
+  std::vector<RankBinding> bindings;            // by rank: what was asked for
+  std::vector<DegradedBinding> degraded;        // at the start, by rank; empty unless Options::allow_degraded
+  std::vector<RefusedPolicy> policies_refused;  // by rank; empty unless Options::allow_degraded
+  std::vector<CopyDigest> digests;              // by backing; storage.copies per-numa-node only, all of a shard equal
+  std::vector<int> pids;                        // of each rank
+  std::int64_t ranks_ready_ns = 0;              // from the start of the processes to the last Ready
 };
 
 struct SlotReport {  // of one rank
@@ -102,7 +110,7 @@ struct Obstacle {
   std::string text;
 };
 // `rehearsal`: copies of one node alone are no obstacle. `allow_degraded`: nor are parts of storage.bind_ranks that
-// cpusets refuse.
+// cpusets refuse, and nodes too full for their share of an interleave, which the kernel then puts elsewhere.
 [[nodiscard]] std::vector<Obstacle> preflight(const plan::Plan& plan, bool rehearsal = false,
                                               bool allow_degraded = false);
 // Takes the controls out of the plan that this machine lacks something for (a GPU for hbm), and names them in

@@ -35,7 +35,7 @@ using plan::PolicyKind;
 // Large enough that what is done once a mapping does not show; the stretches of `segments` are as many in every table.
 constexpr std::size_t kUniformBytes = std::size_t{128} << 20;
 constexpr std::size_t kSegmentsBytes = std::size_t{512} << 20;
-constexpr int kGroups = 60;
+constexpr int kGroups = 120;
 constexpr int kSkipped = 77;
 
 using Place = std::function<void(const Mapping&, const Topology&)>;

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import BINARY, ROOT, Bench, local_row_shares, pages, snapshots, within_one_page
+from bench import BINARY, ROOT, Bench, local_row_shares, pages, refusing, snapshots, within_one_page
 
-MBIND, SET_MEMPOLICY = 237, 238  # x86-64
+MBIND, SET_MEMPOLICY, MOVE_PAGES = 237, 238, 279  # x86-64
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +70,7 @@ def test_the_object_policy_is_not_the_task_policy(policies: tuple[Any, Bench]) -
 
 def test_a_run_can_be_kept_in_the_folder_that_the_host_sees() -> None:
     """9p knows no fallocate."""
-    folder = Path(os.environ["ENGRAM_BENCH_GUEST_OUT"]) / f"kept-{os.getpid()}"
-    folder.mkdir()
-    bench = Bench(folder)
+    bench = Bench(Path(tempfile.mkdtemp(prefix="kept-", dir=os.environ["ENGRAM_BENCH_GUEST_OUT"])))
     assert bench.run({"storage.policy": "bind:1"})["complete"] is True
 
 
@@ -201,20 +199,32 @@ def test_interleave_all_means_the_allowed_nodes(bench: Bench, only_node_0: tuple
 
 
 def test_a_container_that_refuses_mbind_is_named(bench: Bench) -> None:
-    refusing = (sys.executable, str(Path(__file__).with_name("seccomp.py")), str(MBIND))
-    bench.run({"storage.policy": "bind:1"}, code=1, before=refusing)
+    bench.run({"storage.policy": "bind:1"}, code=1, before=refusing(MBIND))
     assert "mbind" in bench.error
     assert "Operation not permitted" in bench.error
     assert "seccomp" in bench.error
 
 
+def test_a_refused_policy_is_recorded_where_that_is_allowed(bench: Bench) -> None:
+    """Nor can pages be asked one by one; what is left to judge them by is numa_maps."""
+    settings = {"parallel.tp": 1, "storage.bind_ranks": 0, "storage.policy": "weighted:0=1,1=3"}
+    result = bench.run(settings, before=refusing(MBIND, MOVE_PAGES), options=("--allow-degraded",))
+    (backing,) = snapshots(result, "A")[0]["backings"]
+    assert backing["observed_shares"] == {"0": 1.0}
+    degraded = [one["text"] for one in result["warnings"] if one["code"] == "placement_degraded"]
+    assert any("rank 0: storage.policy was not set" in one and "mbind" in one for one in degraded)
+    assert any("asked for and not obtained" in one for one in degraded)
+    (unqueried,) = [one["text"] for one in result["warnings"] if one["code"] == "pages_not_queried"]
+    assert "rank 0, 1: move_pages" in unqueried
+    assert "Operation not permitted" in unqueried
+
+
 def test_a_lost_binding_is_a_failure_unless_it_is_allowed(bench: Bench) -> None:
-    refusing = (sys.executable, str(Path(__file__).with_name("seccomp.py")), str(SET_MEMPOLICY))
     settings = {"parallel.tp": 1, "storage.bind_ranks": "1", "storage.policy": "bind:1"}
-    bench.run(settings, code=1, before=refusing)
+    bench.run(settings, code=1, before=refusing(SET_MEMPOLICY))
     assert "binding_degraded" in bench.error
     assert "memory policy bind:1: set_mempolicy: Operation not permitted" in bench.error
-    result = bench.run(settings, before=refusing, options=("--allow-degraded",))
+    result = bench.run(settings, before=refusing(SET_MEMPOLICY), options=("--allow-degraded",))
     lost = [one for one in result["warnings"] if one["code"] == "binding_degraded"]
     assert [one["figures"]["rank"] for one in lost] == [0, 1]
     states = snapshots(result, "A")[0]["ranks"]

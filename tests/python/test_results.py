@@ -17,7 +17,7 @@ import jsonschema
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bench import BINARY, ROOT, engram_bench, rehash, run_scenario
+from bench import BINARY, ROOT, Bench, engram_bench, rehash, run_scenario
 
 SCHEMAS = ROOT / "harness" / "result" / "schema"
 TP = 2
@@ -261,6 +261,22 @@ def test_the_ledger_is_what_was_observed(archive: Path) -> None:
         assert one["observed"]["pss_bytes"] == pytest.approx(one["backing_bytes"], rel=0.01)
         assert one["observed"]["backing_allocated_bytes"] == pytest.approx(one["backing_bytes"], rel=0.01)
         assert one["observed"]["backings_counted"] == 4  # dp_sharded: one shard a rank
+
+
+def test_a_deviation_of_small_private_tables_is_laid_to_the_ranks_themselves(tmp_path: Path) -> None:
+    """Beside 2 MiB of tables the programs' own anonymous memory is most of what a node has more of."""
+    bench = Bench(tmp_path)
+    result = bench.run({"storage.backing": "anon", "parallel.table_mode": "private", "storage.copies": "one"})
+    (entry,) = result["ledger"]
+    observed = entry["observed"]
+    states = [bench.rank_snapshot(0, "after_load", rank) for rank in range(4)]
+    own = [one["rank_state"]["rollup_bytes"]["pss_anon"] - one["mapping"]["pss_bytes"] for one in states]
+    assert observed["ranks_own_bytes"] == sum(own)
+    assert sum(own) > entry["backing_bytes"]
+    (warning,) = [one for one in result["warnings"] if one["figures"].get("figure") == "node_growth"]
+    off = observed["node_growth_bytes"] - entry["backing_bytes"]
+    by_ranks = 0 < off <= 2 * sum(own)  # else another program was at work beside it
+    assert ("The ranks' own memory besides the tables" in warning["next_step"]) == by_ranks
 
 
 def test_every_requested_page_is_where_it_was_asked_for(archive: Path) -> None:

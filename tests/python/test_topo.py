@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import BINARY, ROOT, refusing
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
+SCHED_GETAFFINITY = 204  # x86-64
 DATA = ROOT / "tests" / "data" / "topology"
 
 
@@ -230,3 +230,11 @@ def test_distances_of_a_file_of_hwloc_1(tmp_path: Path) -> None:
     command = ["lstopo-no-graphics", "-i", str(source), "--of", "xml", "--export-xml-flags", "v1", "-f", str(old)]
     subprocess.run(command, check=True, timeout=60)
     assert topo("--input", str(old))["distances"] == topo("--input", str(source))["distances"] != []
+
+
+def test_a_refused_sched_getaffinity_is_named() -> None:
+    """hwloc alone would ask for ever."""
+    command = [*refusing(SCHED_GETAFFINITY), BINARY, "topo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "sched_getaffinity" in done.stderr

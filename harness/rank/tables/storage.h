@@ -69,8 +69,11 @@ class TableStorage {
   // Leader (hugetlb: every reader): reads what apply_policy() needs of the machine, so that the stage's time has none
   // of it.
   void prepare_policy();
-  // Sets what prepare_policy() found on the object (or on the private memory), before any touch.
+  // Sets what prepare_policy() found on the object (or on the private memory), before any touch. Errors: as
+  // placement::apply().
   void apply_policy();
+  // The policy was refused: from here on the pages may lie anywhere.
+  void drop_policy() noexcept { segments_.clear(); }
   // Leader: pre-touches as storage.pretouch says. `progress` is called now and then.
   void pretouch(const std::function<void()>& progress);
   void register_with(backend::Backend& backend);

@@ -216,6 +216,10 @@ TEST(Interleave, NeedsItsShareOfEachNode) {
       estimate_memory(scenario, on(two_sockets(), scenario).layout, geometry_of(scenario), 0);
   ASSERT_EQ(estimate.need.node_bytes.size(), 2U);
   EXPECT_EQ(estimate.need.node_bytes.at(1), estimate.table_bytes / 2);
+  // Where less will do, the kernel's fallback to another node is no obstacle.
+  const MemoryEstimate degraded =
+      estimate_memory(scenario, on(two_sockets(), scenario).layout, geometry_of(scenario), 0, true);
+  EXPECT_TRUE(degraded.need.node_bytes.empty());
 }
 
 TEST(CopiesPerNode, NeedEachNodesMemory) {
