@@ -8,9 +8,11 @@
 // 512 MiB at most; exits 77 where these do not fit.
 #include <benchmark/benchmark.h>
 
+#include <numaif.h>
 #include <time.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -111,15 +113,36 @@ void uniform(PolicyKind kind, const Mapping& mapping, const Topology& topology) 
   touch(mapping, 0, mapping.size());
 }
 
-// As many stretches as weighted ever has. On one node they are told apart by two policies of the same effect, or the
-// kernel would join them again.
+// As apply() of a bind: mbind, and the policy read back at both ends. The flag has no effect on one node, and tells a
+// bind with it from a bind without.
+void apply_static_bind(int node, std::byte* address, std::size_t bytes) {
+  const unsigned long mask = 1UL << node;
+  constexpr int kStaticNodes = 1 << 15;  // MPOL_F_STATIC_NODES, which libnuma's header lacks
+  constexpr int kMode = MPOL_BIND | kStaticNodes;
+  if (::mbind(address, bytes, kMode, &mask, 8 * sizeof(mask) + 1, MPOL_MF_STRICT) != 0) {
+    fail_errno(errno, "mbind with MPOL_F_STATIC_NODES");
+  }
+  for (std::byte* at : {address, address + bytes - page_bytes()}) {
+    int mode = 0;
+    unsigned long found[16] = {};
+    if (::get_mempolicy(&mode, found, 8 * sizeof(found), at, MPOL_F_ADDR) != 0) fail_errno(errno, "get_mempolicy");
+    if (mode != kMode || found[0] != mask) fail(Exit::failure, "mbind with MPOL_F_STATIC_NODES left another policy");
+  }
+}
+
+// As many stretches as weighted has in such a table, each bound to a node. On one node every other one is told apart by
+// a flag, or the kernel would join them again.
 void segments(const Mapping& mapping, const Topology& topology) {
   const int node = topology.nodes.front().id;
   const std::vector<Segment> cut =
       weighted_segments({PolicyKind::weighted, {0, 1}, {1, 1}}, mapping.size(), page_bytes());
   for (std::size_t i = 0; i < cut.size(); ++i) {
-    const PolicyKind kind = i % 2 == 0 ? PolicyKind::bind : PolicyKind::interleave;
-    apply({kind, {node}}, mapping.data() + cut[i].offset, cut[i].bytes);
+    std::byte* const address = mapping.data() + cut[i].offset;
+    if (i % 2 == 0) {
+      apply({PolicyKind::bind, {node}}, address, cut[i].bytes);
+    } else {
+      apply_static_bind(node, address, cut[i].bytes);
+    }
   }
   for (Segment segment : cut) {
     touch(mapping, segment.offset, segment.bytes);
