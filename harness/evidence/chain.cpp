@@ -25,7 +25,7 @@ std::string broken_request(const PagesInput& input, const std::vector<PageShares
   for (const PageShares& one : arm) {
     if (one.requested.empty()) continue;
     const double off = share_distance(one.shares, one.requested);
-    if (off > input.tolerance) {
+    if (off > input.tolerance + one.rounding) {
       return fmt::format("{} pair {}: asked for {}, found {}", which, one.pair, shares_text(one.requested),
                          shares_text(one.shares));
     }

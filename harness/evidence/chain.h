@@ -39,6 +39,7 @@ struct PageShares {
   std::map<int, double> requested;  // empty: the policy promises none
   double unqueryable_share = 0;     // of all pages; counted apart
   std::string unknown;              // why there are no shares; empty: there are
+  double rounding = 0;              // a node's share may be off by this beside the tolerance: backings are whole pages
 };
 
 struct PagesInput {

@@ -48,12 +48,13 @@ Json requested_of(const Record& record, std::size_t arm) {
 struct PageSum {
   std::map<std::string, std::int64_t> nodes;
   std::int64_t pages = 0;
+  std::int64_t granules = 0;  // pages that a backing's remainder may be off by, of each
   std::int64_t unqueryable = 0;
   std::int64_t queried = 0;
   std::string unknown;
 };
 
-void add_backing(PageSum& sum, const Json& backing) {
+void add_backing(PageSum& sum, const Json& backing, std::int64_t unit_bytes) {
   if (!backing.contains("node_pages") || !backing["node_pages"].is_object() ||
       backing["node_pages"].contains("reason")) {
     sum.unknown = backing.contains("node_pages") ? backing["node_pages"].value("reason", "no page map") : "no page map";
@@ -63,6 +64,7 @@ void add_backing(PageSum& sum, const Json& backing) {
     sum.nodes[node] += pages.get<std::int64_t>();
     sum.pages += pages.get<std::int64_t>();
   }
+  sum.granules += granule_pages(backing, unit_bytes);
   for (const Json& table : backing.value("tables", Json::array())) {
     const Json& moved = table.at("move_pages");
     if (!moved.is_object() || moved.contains("reason")) continue;
@@ -101,13 +103,15 @@ Json observed_pages(const Record& record, int pair, std::size_t arm) {
     const std::vector<RankSnapshot> ranks = last_snapshots(*reroll);
     if (ranks.empty()) sum.unknown = "no snapshot of the pages";
     for (const plan::BackingPlace& backing : record.layouts[reroll->plan.allocated_for].backings) {
-      if (!ranks.empty()) add_backing(sum, backing_pages(backing, ranks, Json()));
+      const std::int64_t unit = plan::unit_bytes(record.plan->arms[arm].scenario.storage.backing);
+      if (!ranks.empty()) add_backing(sum, backing_pages(backing, ranks, Json()), unit);
     }
   }
   return {{"pair", pair},
           {"arm", record.arm_name(arm)},
           {"shares", shares_json(sum)},
           {"requested", requested_of(record, arm)},
+          {"rounding", sum.pages == 0 ? 0.0 : static_cast<double>(sum.granules) / static_cast<double>(sum.pages)},
           {"unqueryable_share",
            sum.queried + sum.unqueryable == 0
                ? Json(nullptr)
@@ -144,7 +148,8 @@ Json rank_localities(const Record& record, const std::vector<std::size_t>& judge
       if (!snapshots.empty() && has_host_tables(scenario)) {
         PageSum sum;
         const auto backing = static_cast<std::size_t>(place.backing);
-        add_backing(sum, backing_pages(record.layouts[arm].backings[backing], snapshots, Json()));
+        add_backing(sum, backing_pages(record.layouts[arm].backings[backing], snapshots, Json()),
+                    plan::unit_bytes(scenario.storage.backing));
         label = evidence::locality_of(map_of(shares_json(sum)), node, scenario.storage.tolerance);
       }
       nodes[place.rank][record.arm_name(arm)] = node < 0 ? Json(nullptr) : Json(node);

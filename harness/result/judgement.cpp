@@ -117,6 +117,7 @@ class Judge {
       shares.pair = one.at("pair").get<int>();
       shares.shares = shares_of(one.at("shares"));
       shares.requested = shares_of(one.at("requested"));
+      shares.rounding = one.value("rounding", 0.0);
       if (one.at("unqueryable_share").is_number()) shares.unqueryable_share = one.at("unqueryable_share").get<double>();
       if (shares.shares.empty()) shares.unknown = one.at("shares").value("reason", "no page was seen");
       out.push_back(std::move(shares));

@@ -18,4 +18,10 @@ struct BrokenPromise {
 [[nodiscard]] std::vector<BrokenPromise> broken_promises(const Record& record, const RerollRecord& reroll,
                                                          const std::string& label);
 
+// Where the two sources of where pages lie do not say the same of a backing: numa_maps of the mapping, and move_pages
+// of the tables in it, within what drawing pages leaves open. Nothing where one of them is missing or has gaps. Errors:
+// as parse_snapshots().
+[[nodiscard]] std::vector<BrokenPromise> disputed_pages(const Record& record, const RerollRecord& reroll,
+                                                        const std::string& label);
+
 }  // namespace eb::result

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "harness/base/error.h"
+#include "harness/base/os.h"
 #include "placement/policy.h"
 
 namespace eb::result {
@@ -138,6 +139,15 @@ Json backing_pages(const plan::BackingPlace& backing, const std::vector<RankSnap
   }
   out["tables"] = tables;
   return out;
+}
+
+std::int64_t granule_pages(const Json& backing, std::int64_t unit_bytes) {
+  // numa_maps counts a hugetlb page as one, a transparent huge page in system pages; so does move_pages with both.
+  const auto system_page = static_cast<std::int64_t>(page_bytes());
+  const std::int64_t counted = backing.at("node_pages").contains("reason")
+                                   ? system_page
+                                   : backing.value("kernel_page_bytes", Json(system_page)).get<std::int64_t>();
+  return std::max<std::int64_t>(1, unit_bytes / counted);
 }
 
 Json requested_shares(const plan::StorageSpec& storage, const plan::RunLayout& layout,

@@ -32,6 +32,10 @@ struct BackingTotals {   // numbers, or null with the reason
 [[nodiscard]] Json backing_pages(const plan::BackingPlace& backing, const std::vector<RankSnapshot>& ranks,
                                  const Json& requested_shares);
 
+// How many of the pages that `backing` (of backing_pages()) is counted in the kernel places at once: 1, or 512 where
+// transparent huge pages of `unit_bytes` are counted in pages of 4 KiB.
+[[nodiscard]] std::int64_t granule_pages(const Json& backing, std::int64_t unit_bytes);
+
 // What share of the pages each node should have; null with the reason where the policy promises none, or names a node
 // that this machine lacks.
 [[nodiscard]] Json requested_shares(const plan::Policy& wanted, const placement::Topology& topology);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "harness/rank/backend_factory.h"
+#include "harness/result/kept_placement.h"
 #include "harness/result/record.h"
 #include "harness/result/snapshots.h"
 #include "placement/backing.h"
@@ -40,11 +41,23 @@ void add_thp_warnings(const Record& record, const RerollRecord& reroll, std::vec
 // The kernel or the container took no policy, and the run was to go on: the pages lie where they were faulted.
 void add_refused_policies(const RerollRecord& reroll, std::vector<Warning>& list) {
   for (const supervise::RefusedPolicy& one : reroll.storage.policies_refused) {
-    list.push_back({"placement_degraded",
-                    fmt::format("Re-roll {}, rank {}: storage.policy was not set: {}", reroll.plan.index, one.rank,
-                                one.text),
-                    "Leave --allow-degraded out, and the run fails where a policy is refused.",
-                    {{"reroll", reroll.plan.index}, {"rank", one.rank}, {"snapshot", nullptr}}});
+    list.push_back(
+        {"placement_degraded",
+         fmt::format("Re-roll {}, rank {}: storage.policy was not set: {}", reroll.plan.index, one.rank, one.text),
+         "Leave --allow-degraded out, and the run fails where a policy is refused.",
+         {{"reroll", reroll.plan.index}, {"rank", one.rank}, {"snapshot", nullptr}}});
+  }
+}
+
+// Pages that moved between the two questions, or a kernel that answers one of them wrongly.
+void add_disputed_pages(const Record& record, const RerollRecord& reroll, std::vector<Warning>& list) {
+  for (const char* label : {"after_load", "steady"}) {
+    for (const BrokenPromise& one : disputed_pages(record, reroll, label)) {
+      list.push_back({"page_counts_differ",
+                      fmt::format("Re-roll {}: {}.", reroll.plan.index, one.text),
+                      "Look for what moves pages (numa_balancing, a daemon), and repeat.",
+                      {{"reroll", reroll.plan.index}, {"backing", one.backing}, {"snapshot", label}}});
+    }
   }
 }
 
@@ -52,20 +65,24 @@ void add_refused_policies(const RerollRecord& reroll, std::vector<Warning>& list
 void add_unqueried_pages(const RerollRecord& reroll, std::vector<Warning>& list) {
   std::vector<int> ranks;
   std::string reason;
+  bool mapped = true;
   for (const RankSnapshot& one : parse_snapshots(reroll.storage.snapshots, "after_load")) {
     for (const Json& table : one.json.value("tables", Json::array())) {
       const Json pages = table.value("move_pages", Json());
       if (!pages.is_object() || !pages.contains("reason")) continue;
       reason = pages["reason"].get<std::string>();
       ranks.push_back(one.rank);
+      const Json by_node = one.json.value(Json::json_pointer("/mapping/node_pages"), Json());
+      mapped = mapped && by_node.is_object() && !by_node.contains("reason");
       break;
     }
   }
   if (ranks.empty()) return;
   list.push_back({"pages_not_queried",
-                  fmt::format("Re-roll {}: rank {}: {}; pages by node have numa_maps as their one source, and "
-                              "local_row_share is null.",
-                              reroll.plan.index, fmt::join(ranks, ", "), reason),
+                  fmt::format("Re-roll {}: rank {}: {}; {}, and local_row_share is null.", reroll.plan.index,
+                              fmt::join(ranks, ", "), reason,
+                              mapped ? "pages by node have numa_maps as their one source"
+                                     : "nor does numa_maps count them: where they lie is not known"),
                   "Allow move_pages: --cap-add SYS_NICE, or a seccomp profile that has it.",
                   {{"reroll", reroll.plan.index}, {"ranks", ranks}}});
 }
@@ -84,9 +101,10 @@ void add_ledger_warnings(const Record& record, std::vector<Warning>& list) {
         // The tables are small beside what a process needs anyway: no other program is to blame.
         const bool ranks_themselves = own.is_number() && off_bytes > 0 && own.get<double>() >= off_bytes / 2;
         next_step = ranks_themselves
-                        ? fmt::format("The ranks' own memory besides the tables, {}, is counted there too: raise "
-                                      "model.table_scale, or read pss and backing_allocated.",
-                                      placement::human_bytes(own.get<std::int64_t>()))
+                        ? fmt::format(
+                              "The ranks' own memory besides the tables, {}, is counted there too: raise "
+                              "model.table_scale, or read pss and backing_allocated.",
+                              placement::human_bytes(own.get<std::int64_t>()))
                         : "Other programs on this machine change node memory too: repeat on a quiet machine.";
       }
       list.push_back({"ledger_disagrees",
@@ -189,6 +207,7 @@ std::vector<Warning> derived_warnings(const Record& record) {
     add_thp_warnings(record, reroll, list);
     add_refused_policies(reroll, list);
     add_unqueried_pages(reroll, list);
+    add_disputed_pages(record, reroll, list);
     const auto add = [&](const supervise::DegradedBinding& one, const char* what, const char* next_step) {
       list.push_back({"binding_degraded",
                       fmt::format("Re-roll {}, rank {}: storage.bind_ranks was {}: {}", reroll.plan.index, one.rank,

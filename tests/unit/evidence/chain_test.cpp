@@ -116,6 +116,17 @@ TEST(Pages, MovedAsAsked) {
   EXPECT_NE(broken.text.find("N1 70.0 %"), std::string::npos) << broken.text;
 }
 
+// Seven huge pages over two nodes are four and three: 7.1 % off, and as asked.
+TEST(Pages, AreWholeAndMayBeOffByOne) {
+  PagesInput input = moved({{0, 1.0}}, {{0, 4.0 / 7}, {1, 3.0 / 7}});
+  input.b.front().requested = {{0, 0.5}, {1, 0.5}};
+  EXPECT_EQ(judge_pages(input).status, LinkStatus::broken);
+  input.b.front().rounding = 1.0 / 7;
+  EXPECT_EQ(judge_pages(input).status, LinkStatus::held);
+  input.b.front().shares = {{0, 5.0 / 7}, {1, 2.0 / 7}};
+  EXPECT_EQ(judge_pages(input).status, LinkStatus::broken);
+}
+
 TEST(Pages, EveryPairMustHaveMoved) {
   PagesInput input = moved({{0, 1.0}}, {{1, 1.0}});
   for (auto* arm : {&input.a, &input.b}) {
