@@ -66,7 +66,8 @@ struct MemoryNeed {
   std::int64_t shared_bytes = 0;    // in /dev/shm or memfd
   std::int64_t shm_file_bytes = 0;  // of these, in the /dev/shm mount
   std::int64_t private_bytes = 0;
-  std::vector<int> bind_nodes;  // the only nodes that shared_bytes may lie on; empty: any
+  std::vector<int> bind_nodes;  // the only nodes that bind_bytes may lie on; empty: any
+  std::int64_t bind_bytes = 0;  // of the tables, shared or private
   // Of a table whose every page has a node: what must lie on each, none of it elsewhere.
   std::map<int, std::int64_t> node_bytes = {};
 };

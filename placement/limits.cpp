@@ -120,7 +120,7 @@ std::vector<std::string> missing_memory(const MemoryNeed& need, const MemoryLimi
       const auto at = limits.node_free_bytes.find(node);
       if (at != limits.node_free_bytes.end()) free += at->second;
     }
-    check("memory of NUMA nodes " + node_list(need.bind_nodes), need.shared_bytes, free,
+    check("memory of NUMA nodes " + node_list(need.bind_nodes), need.bind_bytes, free,
           "lower model.table_scale, or bind to more or other nodes");
   }
   for (const auto& [node, bytes] : need.node_bytes) {

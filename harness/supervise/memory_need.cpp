@@ -90,8 +90,43 @@ void add_node_need(const plan::StorageSpec& storage, const plan::RunLayout& layo
                                                          static_cast<double>(weight) / static_cast<double>(sum));
     }
   }
-  const bool per_backing = !need.node_bytes.empty();
-  if (!per_backing && storage.policy.kind == plan::PolicyKind::bind) need.bind_nodes = storage.policy.nodes;
+  if (!need.node_bytes.empty() || storage.policy.kind != plan::PolicyKind::bind) return;
+  need.bind_nodes = storage.policy.nodes;
+  for (const plan::BackingPlace& backing : layout.backings) need.bind_bytes += backing.bytes;
+}
+
+// The only node that whoever touches a backing first may take memory from, by storage.bind_ranks; -1: there are
+// several, or all.
+int node_of_touchers(const plan::Scenario& scenario, const plan::BackingPlace& backing,
+                     const std::vector<RankBinding>& bindings) {
+  const bool leader_alone =
+      scenario.storage.policy.kind == plan::PolicyKind::none && scenario.storage.pretouch != plan::PretouchKind::none;
+  const std::vector<int> touchers = leader_alone ? std::vector<int>{backing.leader} : backing.readers;
+  std::set<int> nodes;
+  for (const int rank : touchers) {
+    const std::vector<int>& bound = bindings.at(static_cast<std::size_t>(rank)).memory_nodes;
+    nodes.insert(bound.size() == 1 ? bound.front() : -1);
+  }
+  return nodes.size() == 1 ? *nodes.begin() : -1;
+}
+
+// storage.bind_ranks binds what the ranks have for themselves, and tables without a policy of their own.
+void add_bound_ranks(const plan::Scenario& scenario, const plan::RunLayout& layout,
+                     const std::vector<RankBinding>& bindings, MemoryEstimate& estimate) {
+  if (bindings.empty()) return;
+  const std::int64_t own = (estimate.weight_bytes + estimate.buffer_bytes + estimate.process_bytes) / scenario.ranks();
+  for (const RankBinding& one : bindings) {
+    if (one.memory_nodes.size() == 1) estimate.need.node_bytes[one.memory_nodes.front()] += own;
+  }
+  const plan::StorageSpec& storage = scenario.storage;
+  const bool placed = storage.policy.kind != plan::PolicyKind::none && storage.policy.kind != plan::PolicyKind::stock;
+  const bool elsewhere = storage.backing == plan::Backing::stub || storage.backing == plan::Backing::hbm;
+  if (placed || elsewhere || plan::is_hugetlb(storage.backing)) return;
+  for (const plan::BackingPlace& backing : layout.backings) {
+    if (backing.node >= 0) continue;  // a copy is bound to its node
+    const int node = node_of_touchers(scenario, backing, bindings);
+    if (node >= 0) estimate.need.node_bytes[node] += backing.bytes;
+  }
 }
 
 }  // namespace
@@ -104,7 +139,7 @@ std::string MemoryEstimate::text() const {
 }
 
 MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLayout& layout,
-                               const engram::Geometry& geometry, std::int64_t arena_bytes, bool allow_degraded) {
+                               const engram::Geometry& geometry, std::int64_t arena_bytes, const Terms& terms) {
   MemoryEstimate estimate;
   const std::int64_t ranks = scenario.ranks();
   if (scenario.storage.backing != plan::Backing::stub) {
@@ -133,9 +168,10 @@ MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLa
   const bool in_shm = backing == plan::Backing::shm || (backing == plan::Backing::shm_thp &&
                                                         placement::shm_thp_source() == placement::ThpSource::dev_shm);
   if (in_shm) need.shm_file_bytes = estimate.table_bytes;
-  if (!plan::is_hugetlb(backing)) add_node_need(scenario.storage, layout, allow_degraded, need);
+  if (!plan::is_hugetlb(backing)) add_node_need(scenario.storage, layout, terms.allow_degraded, need);
   need.shared_bytes += estimate.arena_bytes;
   need.private_bytes += estimate.weight_bytes + estimate.buffer_bytes + estimate.process_bytes + estimate.record_bytes;
+  add_bound_ranks(scenario, layout, terms.bindings, estimate);
   return estimate;
 }
 
@@ -214,7 +250,8 @@ void require_memory_together(const std::vector<ArmMemory>& arms, const placement
     need.private_bytes += estimate.need.private_bytes;
     for (const auto& [node, bytes] : estimate.need.node_bytes) need.node_bytes[node] += bytes;
     const std::vector<int>& bound = estimate.need.bind_nodes;
-    if (bound.size() == 1) need.node_bytes[bound.front()] += estimate.table_bytes;
+    need.bind_bytes += estimate.need.bind_bytes;
+    if (bound.size() == 1) need.node_bytes[bound.front()] += estimate.need.bind_bytes;
     nodes.insert(bound.begin(), bound.end());
     all_bound = all_bound && !bound.empty();
     each += fmt::format("{}arm {} {} ({})", each.empty() ? "" : ", ", arm,

@@ -8,6 +8,7 @@
 #include "harness/engram/geometry.h"
 #include "harness/plan/layout.h"
 #include "harness/plan/scenario.h"
+#include "harness/supervise/binding.h"
 #include "placement/backing.h"
 #include "placement/topology.h"
 
@@ -30,11 +31,14 @@ struct MemoryEstimate {
   [[nodiscard]] std::string text() const;
 };
 
-// `allow_degraded`: an interleave whose nodes are too full for their shares is no obstacle: the kernel puts the pages
-// on the others.
+struct Terms {
+  // An interleave whose nodes are too full for their shares is no obstacle: the kernel puts the pages on the others.
+  bool allow_degraded = false;
+  std::vector<RankBinding> bindings = {};  // of each rank; empty: no rank is bound
+};
 [[nodiscard]] MemoryEstimate estimate_memory(const plan::Scenario& scenario, const plan::RunLayout& layout,
                                              const engram::Geometry& geometry, std::int64_t arena_bytes,
-                                             bool allow_degraded = false);
+                                             const Terms& terms = {});
 
 struct TablesOf {
   const plan::Scenario* scenario = nullptr;

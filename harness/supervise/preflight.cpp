@@ -112,9 +112,9 @@ void check_arm(std::vector<Obstacle>& obstacles, const std::string& arm, const p
     check_device_memory({{&scenario, layout}});
     check([&] { require_huge_pages(scenario, layout, topology); });
     const std::size_t arena = backend::arena_bytes(rank::run_groups(layout));
-    require_memory(
-        estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena), leniency.allow_degraded),
-        placement::read_memory_limits());
+    require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena),
+                                   {leniency.allow_degraded, bindings}),
+                   placement::read_memory_limits());
     if (!scenario.storage.checkpoint.empty()) rank::Checkpoint(scenario.storage.checkpoint, geometry);
   });
 }
@@ -125,9 +125,9 @@ void check_coresident(const plan::Plan& plan, const placement::Topology& topolog
   for (const plan::Arm& arm : plan.arms) {
     if (arm.control) continue;  // a control has a re-roll of its own
     const engram::Geometry geometry = engram::make_geometry(arm.scenario.model.base, arm.scenario.model.table_scale);
-    const plan::RunLayout layout = layout_here(arm.scenario, geometry, topology);
+    const auto [layout, bindings] = machine_layout(arm.scenario, geometry, topology, gpu_nodes_of(arm.scenario));
     const auto arena = static_cast<std::int64_t>(backend::arena_bytes(rank::run_groups(layout)));
-    arms.push_back({arm.name, estimate_memory(arm.scenario, layout, geometry, arena, allow_degraded)});
+    arms.push_back({arm.name, estimate_memory(arm.scenario, layout, geometry, arena, {allow_degraded, bindings})});
     tables.push_back({&arm.scenario, layout});
   }
   try {

@@ -127,9 +127,9 @@ void Reroll::Impl::start() {
   require_huge_pages(scenario, layout, topology);
   const auto groups = rank::run_groups(layout);
   arena_bytes = backend::arena_bytes(groups);
-  require_memory(
-      estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena_bytes), options.allow_degraded),
-      placement::read_memory_limits());
+  require_memory(estimate_memory(scenario, layout, geometry, static_cast<std::int64_t>(arena_bytes),
+                                 {options.allow_degraded, bindings}),
+                 placement::read_memory_limits());
   arena = make_memfd("engram-bench arena", std::max<std::size_t>(arena_bytes, 1));
 
   const std::int64_t begin = now_ns();

@@ -216,6 +216,7 @@ def test_the_contract_holds_on_huge_pages(pool: None, shmem_advise: None) -> Non
     # One table mode, to keep the suite short; the variable names others ("All/Contract.*").
     default = ["shared_hugetlb_2m*", "shared_shm_thp_bind*", "shared_shm_bind_per_numa_node"]
     names = ":".join(f"All/Contract.Readers*/{name}" for name in default)
+    names += ":All/Contract.Replayed*/shared_cuda_host_numa*per_numa_node"  # pieces on both nodes, by the fake driver
     wanted = os.environ.get("ENGRAM_BENCH_CONTRACT_FILTER", names)
     done = subprocess.run([path, f"--gtest_filter={wanted}"], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout[-4000:]

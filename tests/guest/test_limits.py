@@ -58,7 +58,6 @@ def fill_node_1(hog: Path) -> None:
     elsewhere (interleave) go to node 0."""
     low, least = watermarks(1)
     assert low - least >= 40 * MIB
-    Path("/proc/sys/vm/drop_caches").write_text("3")
     with (hog / "file").open("ab") as file:
         block = bytes(MIB)
         for _ in range(20):
@@ -127,6 +126,12 @@ def test_a_copy_that_does_not_fit_its_node_is_refused_before_anything_is_allocat
 ) -> None:
     settings = {"model.table_scale": 0.0004, "storage.policy": "bind:0", "storage.copies": "per-numa-node"}
     bench.run(settings, code=1)
+    assert re.search(r"memory of NUMA node 1: needs .*MiB", bench.error), bench.error
+    assert "nothing was allocated" in bench.error
+
+
+def test_ranks_that_do_not_fit_their_node_are_refused(bench: Bench, node_1_is_full: None) -> None:
+    bench.run({"storage.bind_ranks": 1, "storage.policy": "none"}, code=1)
     assert re.search(r"memory of NUMA node 1: needs .*MiB", bench.error), bench.error
     assert "nothing was allocated" in bench.error
 

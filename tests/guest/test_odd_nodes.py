@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from bench import BINARY, Bench, pages, snapshots, within_one_page
 
 
@@ -54,9 +55,10 @@ def test_interleave_all_takes_every_node_with_memory(bench: Bench) -> None:
     assert all(within_one_page(one, [0, 1, 2]) for one in pages(result))
 
 
-def test_a_bind_that_does_not_fit_its_node_is_refused_before_it_allocates(bench: Bench) -> None:
+@pytest.mark.parametrize("tables", [{}, {"storage.backing": "anon", "parallel.table_mode": "private"}])
+def test_a_bind_that_does_not_fit_its_node_is_refused_before_it_allocates(bench: Bench, tables: dict[str, str]) -> None:
     before = shmem_bytes()
-    bench.run({"storage.policy": "bind:2", "model.table_scale": 0.002}, code=1)
+    bench.run({"storage.policy": "bind:2", "model.table_scale": 0.002, **tables}, code=1)
     assert re.search(r"nodes? 2\b.*MiB", bench.error), bench.error
     assert "nothing was allocated" in bench.error
     assert shmem_bytes() - before < 1 << 20

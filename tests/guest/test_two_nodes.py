@@ -24,7 +24,6 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Bench]:
         "experiment.factor": "storage.policy",
         "experiment.arms": {"A": "bind:0", "B": "bind:1", "I": "interleave:0,1", "P": "preferred:1"},
         "experiment.controls": {"stock": {"storage.policy": "stock"}},
-        "experiment.pairs": 2,
     }
     return bench.run(settings), bench
 
@@ -40,7 +39,7 @@ def test_the_guest_has_two_nodes_at_the_distance_asked_for() -> None:
 def test_bind_puts_every_page_on_its_node(policies: tuple[Any, Bench], arm: str, node: int) -> None:
     for label in ("after_register", "after_load", "steady"):
         found = pages(policies[0], arm, label)
-        assert len(found) == 4  # two shards, two re-rolls
+        assert len(found) == 2  # shards
         assert all(set(one) == {node} for one in found)
 
 

@@ -146,15 +146,12 @@ TEST(MissingMemory, NamesEachBrokenLimitWithItsFigures) {
                   .empty());
   limits = {};
   limits.node_free_bytes = {{0, 100}, {1, 50}};
-  EXPECT_EQ(
-      missing_memory({.shared_bytes = 80, .shm_file_bytes = 0, .private_bytes = 0, .bind_nodes = {1}}, limits).size(),
-      1U);
-  EXPECT_TRUE(
-      missing_memory({.shared_bytes = 80, .shm_file_bytes = 0, .private_bytes = 0, .bind_nodes = {0, 1}}, limits)
-          .empty());
+  // Private tables are held against their nodes as well.
+  EXPECT_EQ(missing_memory({.private_bytes = 80, .bind_nodes = {1}, .bind_bytes = 80}, limits).size(), 1U);
+  EXPECT_EQ(missing_memory({.shared_bytes = 80, .bind_nodes = {1}, .bind_bytes = 80}, limits).size(), 1U);
+  EXPECT_TRUE(missing_memory({.shared_bytes = 80, .bind_nodes = {0, 1}, .bind_bytes = 80}, limits).empty());
   // A node that is not there is refused by the policy, not called full.
-  EXPECT_TRUE(
-      missing_memory({.shared_bytes = 80, .shm_file_bytes = 0, .private_bytes = 0, .bind_nodes = {7}}, limits).empty());
+  EXPECT_TRUE(missing_memory({.shared_bytes = 80, .bind_nodes = {7}, .bind_bytes = 80}, limits).empty());
 }
 
 TEST(HumanBytes, Units) {

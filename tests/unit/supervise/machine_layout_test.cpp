@@ -218,8 +218,52 @@ TEST(Interleave, NeedsItsShareOfEachNode) {
   EXPECT_EQ(estimate.need.node_bytes.at(1), estimate.table_bytes / 2);
   // Where less will do, the kernel's fallback to another node is no obstacle.
   const MemoryEstimate degraded =
-      estimate_memory(scenario, on(two_sockets(), scenario).layout, geometry_of(scenario), 0, true);
+      estimate_memory(scenario, on(two_sockets(), scenario).layout, geometry_of(scenario), 0, {true});
   EXPECT_TRUE(degraded.need.node_bytes.empty());
+}
+
+TEST(Bind, HoldsForPrivateTablesToo) {
+  plan::Scenario scenario = scenario_of(2, 1);
+  scenario.device.backend = plan::BackendKind::cpu;
+  scenario.parallel.table_mode = plan::TableMode::private_;
+  scenario.storage.backing = plan::Backing::anon;
+  scenario.storage.policy.kind = plan::PolicyKind::bind;
+  scenario.storage.policy.nodes = {1};
+  const MemoryEstimate estimate =
+      estimate_memory(scenario, on(two_sockets(), scenario).layout, geometry_of(scenario), 0);
+  placement::MemoryLimits limits;
+  limits.node_free_bytes = {{0, 4 * estimate.table_bytes}, {1, estimate.table_bytes - 1}};
+  EXPECT_THROW(require_memory(estimate, limits), Error);
+  EXPECT_THROW(require_memory_together({{"A", estimate}}, limits), Error);
+  limits.node_free_bytes[1] = estimate.table_bytes;
+  EXPECT_NO_THROW(require_memory(estimate, limits));
+}
+
+TEST(BoundRanks, NeedTheirNodesMemoryForThemselvesAndForTablesWithoutAPolicy) {
+  plan::Scenario scenario = scenario_of(2, 2);
+  scenario.device.backend = plan::BackendKind::cpu;
+  scenario.storage.policy = {};
+  scenario.storage.bind_ranks = "1";
+  const auto need_of = [&] {
+    const MachineLayout machine = on(two_sockets(), scenario);
+    return estimate_memory(scenario, machine.layout, geometry_of(scenario), 0, {false, machine.bindings});
+  };
+  MemoryEstimate estimate = need_of();
+  const std::int64_t own = estimate.weight_bytes + estimate.buffer_bytes + estimate.process_bytes;
+  EXPECT_EQ(estimate.need.node_bytes, (std::map<int, std::int64_t>{{1, own / 4 * 4 + estimate.table_bytes}}));
+  scenario.storage.policy.kind = plan::PolicyKind::bind;  // the tables' own policy goes before the ranks'
+  scenario.storage.policy.nodes = {0};
+  estimate = need_of();
+  EXPECT_EQ(estimate.need.node_bytes, (std::map<int, std::int64_t>{{1, own / 4 * 4}}));
+  EXPECT_EQ(estimate.need.bind_nodes, (std::vector<int>{0}));
+  scenario.storage.policy.kind = plan::PolicyKind::stock;  // whoever comes first takes the pages
+  scenario.storage.bind_ranks = "0,1";
+  scenario.parallel.tp = 1;
+  scenario.parallel.dp = 2;
+  estimate = need_of();
+  EXPECT_EQ(estimate.need.node_bytes.at(0), estimate.need.node_bytes.at(1));
+  EXPECT_EQ(estimate.need.node_bytes.at(0),
+            (estimate.weight_bytes + estimate.buffer_bytes + estimate.process_bytes) / 2);
 }
 
 TEST(CopiesPerNode, NeedEachNodesMemory) {
