@@ -121,10 +121,12 @@ std::string remedy(int number) {
   }
 }
 
+std::string failed_call(int number, const std::string& what) {
+  return fmt::format("{}: {}{}", what, std::strerror(number), remedy(number));
+}
+
 [[noreturn]] void fail_policy(int number, const std::string& what) {
-  const std::string text = fmt::format("{}: {}{}", what, std::strerror(number), remedy(number));
-  if (number == EPERM || number == ENOSYS) throw PolicyRefused(Exit::failure, text);
-  throw Error(Exit::failure, text);
+  throw Error(Exit::failure, failed_call(number, what));
 }
 
 std::vector<int> ids_of(const Topology& topology) {
@@ -184,7 +186,10 @@ void bind_range(const EffectivePolicy& policy, std::byte* address, std::size_t b
     mask.set(node);
   }
   if (::mbind(address, bytes, mode, mask.words.data(), NodeMask::max_node(), MPOL_MF_STRICT) != 0) {
-    fail_policy(errno, fmt::format("{}: mbind of {} bytes", text(policy), bytes));
+    const int number = errno;
+    const std::string what = fmt::format("{}: mbind of {} bytes", text(policy), bytes);
+    if (number == EPERM || number == ENOSYS) throw PolicyRefused(Exit::failure, failed_call(number, what));
+    fail_policy(number, what);
   }
   const std::byte* const ends[] = {address, address + (bytes - 1) / page_bytes() * page_bytes()};
   for (const std::byte* at : ends) {

@@ -28,7 +28,7 @@ struct EffectivePolicy {
 // nodes.
 [[nodiscard]] EffectivePolicy resolve(const plan::Policy& policy, const Topology& topology);
 
-// The kernel or the container refuses the call itself (EPERM, ENOSYS), whatever the nodes.
+// The kernel or the container refuses to set a policy (mbind: EPERM, ENOSYS), whatever the nodes: none is set.
 class PolicyRefused : public Error {
  public:
   using Error::Error;
@@ -39,7 +39,7 @@ class PolicyRefused : public Error {
 // segment where there are several. `none` and `stock` set nothing. weighted is bound segment by segment
 // (weighted_segments), or is the kernel's own policy where kernel_holds_weights(). `unit`: the size of the mapping's
 // pages; 0: the system's. Errors: Error(failure) that names the policy, the errno and, for EPERM, that this container
-// refuses mbind; then it is PolicyRefused.
+// refuses mbind; PolicyRefused where it is mbind that is refused.
 void apply(const EffectivePolicy& policy, std::byte* address, std::size_t bytes, std::size_t unit = 0);
 
 // A stretch of a mapping whose pages lie on one node.

@@ -104,7 +104,8 @@ class Side {
 
 }  // namespace
 
-int measure_instrumentation(const plan::Plan& plan, const plan::RunLayout& layout, std::int64_t timeout_ms, bool json) {
+int measure_instrumentation(const plan::Plan& plan, const plan::RunLayout& layout, std::int64_t timeout_ms,
+                            bool allow_degraded, bool json) {
   const plan::Scenario& scenario = plan.arms.front().scenario;
   const plan::BackendKind kind = rank::resolve_backend(scenario.device.backend);
   if (kind == plan::BackendKind::fake) {
@@ -113,6 +114,7 @@ int measure_instrumentation(const plan::Plan& plan, const plan::RunLayout& layou
   const std::int64_t steps = std::max(kMinimumSteps, scenario.workload.steps);
   supervise::Options options;
   options.timeout_ms = timeout_ms;
+  options.allow_degraded = allow_degraded;
   options.instrument = false;
   Side off(scenario, layout, options);
   options.instrument = true;

@@ -13,6 +13,7 @@ namespace eb::cli {
 // pairs of slots (ABBA) of the plan's first arm; each slot gives the mean time from one step's end to the next. Beside
 // the ratio stands the cost of one event, measured on a stream of this process, times the events a step. Prints to
 // stdout, writes no folder. Errors: those of supervise::Reroll; Error(usage) for a backend other than the CPU.
-int measure_instrumentation(const plan::Plan& plan, const plan::RunLayout& layout, std::int64_t timeout_ms, bool json);
+int measure_instrumentation(const plan::Plan& plan, const plan::RunLayout& layout, std::int64_t timeout_ms,
+                            bool allow_degraded, bool json);
 
 }  // namespace eb::cli

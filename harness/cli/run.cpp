@@ -143,10 +143,12 @@ int run_scenario(const RunArguments& arguments, const std::string& command_line,
   const bool rehearsal = arguments.allow_single_node && rehearse_on_one_node(loaded);
   const Prepared prepared = prepare(std::move(loaded), rehearsal);
   if (arguments.instrument == "both") {
-    const std::vector<supervise::Obstacle> obstacles = supervise::preflight(prepared.plan);
+    const std::vector<supervise::Obstacle> obstacles =
+        supervise::preflight(prepared.plan, false, arguments.allow_degraded);
     if (!obstacles.empty()) return refuse_obstacles(obstacles);
     supervise::install_signal_handlers();
-    return measure_instrumentation(prepared.plan, prepared.layouts.front(), timeout_ms(arguments), globals.json);
+    return measure_instrumentation(prepared.plan, prepared.layouts.front(), timeout_ms(arguments),
+                                   arguments.allow_degraded, globals.json);
   }
   const std::string folder_path =
       arguments.output.empty() ? result::default_folder(prepared.plan.base.name) : arguments.output;

@@ -14,7 +14,7 @@ namespace {
 // "1 to 64", "above 0 and up to 1".
 std::string range_text(const Key& key) {
   const bool is_integer = key.type == Type::integer || key.type == Type::integers ||
-                          key.type == Type::text_or_integers || key.type == Type::nodes || key.type == Type::readers;
+                          key.type == Type::text_or_integers || key.type == Type::readers;
   if (is_integer) return fmt::format("from {} to {}", key.low, key.high);
   if (key.low_excluded) return fmt::format("above {} and up to {}", key.number_low, key.number_high);
   return fmt::format("from {} to {}", key.number_low, key.number_high);

@@ -30,7 +30,7 @@ int parse_number(std::string_view text, int low, int high, const char* what) {
   return value;
 }
 
-// Calls `item` with each piece between commas; an empty piece is passed on and refused by the number parser.
+// Calls `item` with each piece between commas; an empty piece is passed on, for its reader to refuse.
 template <typename Item>
 void for_each_piece(std::string_view text, Item item) {
   while (true) {

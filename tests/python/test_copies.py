@@ -116,7 +116,7 @@ def test_an_arm_of_two_keys_is_refused_where_no_exception_names_it(tmp_path: Pat
     [
         ("weighted:0=0", "a weight is a number from 1 to 255"),
         ("weighted:0=1,0=2", "NUMA node 0 has two weights"),
-        ("bind:0,,1", "a NUMA node is a number"),
+        ("bind:0,,1", "expected NUMA nodes, as in"),
         ("bind:0,0", "names a node twice"),
         ("interleave:1-0", "runs backwards"),
     ],
