@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,13 @@ def pages(result: Any, arm: str = "A", label: str = "steady") -> list[dict[int, 
             assert sum(by_node.values()) * unit == backing["bytes"]
             out.append(by_node)
     return out
+
+
+def shmem_bytes() -> int:
+    """Shared memory of this machine, files in tmpfs among it."""
+    found = re.search(r"^Shmem:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def within_one_page(by_node: dict[int, int], nodes: list[int]) -> bool:

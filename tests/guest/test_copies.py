@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bench import PAGE, Bench, local_row_shares, pages, snapshots
+from bench import PAGE, Bench, local_row_shares, pages, shmem_bytes, snapshots
 
 ARMS = ("one", "per-numa-node", "consumer")
 COPIES = {"one": 1, "per-numa-node": 2, "consumer": 1}  # times W
@@ -146,9 +146,12 @@ def test_a_copy_has_several_readers_and_lives_as_long_as_they_do(bench: Bench) -
     assert local_row_shares(result, "A") == [1.0] * 8
     mappings = [bench.rank_snapshot(0, "steady", rank)["mapping"] for rank in range(4)]
     assert all(one["rss_bytes"] == 2 * one["pss_bytes"] for one in mappings)
+    before = shmem_bytes()
     bench.run({**settings, "fault": {"kind": "kill", "stage": "in_step", "rank": 3}}, code=1)
     assert "rank 3 (dp 3, tp 0)" in bench.error
     assert "killed by signal 9" in bench.error
+    # Both copies are gone with their readers.
+    assert shmem_bytes() - before < sum(one["bytes"] for one in snapshots(result, "A")[0]["backings"]) // 4
 
 
 def test_consumer_where_readers_are_on_several_nodes_is_refused(bench: Bench) -> None:

@@ -8,13 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bench import BINARY, Bench, pages, snapshots, within_one_page
-
-
-def shmem_bytes() -> int:
-    found = re.search(r"^Shmem:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+from bench import BINARY, Bench, pages, shmem_bytes, snapshots, within_one_page
 
 
 def test_topo_shows_the_node_without_cpus() -> None:

@@ -4,15 +4,14 @@ way of descriptors and sizes, the placement and the records are the run's own. A
 from __future__ import annotations
 
 import json
-import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("ENGRAM_BENCH_BIN", str(ROOT / "build" / "engram-bench"))
+from bench import BINARY, ROOT, Bench
 
 
 def run(folder: Path, *settings: str, options: tuple[str, ...] = (), code: int = 0) -> tuple[Any, str]:
@@ -85,3 +84,19 @@ def test_a_plain_run_is_not_traced(tmp_path: Path) -> None:
     result, _ = run(tmp_path)
     assert result["evidence"]["conditions"]["traced"] is False
     assert list((tmp_path / "out/trace").iterdir()) == []
+
+
+# A driver that has no more to give: each piece needs a descriptor, and so does passing it on.
+LIMITED = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+def test_a_driver_that_gives_no_more_is_named_with_rank_stage_and_piece(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, {"storage.backing": "cuda-host-numa", "storage.policy": "bind:0", "device.backend": "fake"})
+    result = bench.run({"model.table_scale": 0.001}, before=(sys.executable, "-c", LIMITED), code=1)
+    for rank in (0, 1):
+        pattern = (
+            rf"rank {rank} \(dp 0, tp {rank}\): create: cuda-host-numa: .* piece \d+ of \d+ .*: Too many open files"
+        )
+        assert re.search(pattern, bench.error), bench.error
+    assert result["complete"] is False
+    assert bench.run({})["complete"] is True
