@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +85,10 @@ def test_a_plain_run_is_not_traced(tmp_path: Path) -> None:
     assert list((tmp_path / "out/trace").iterdir()) == []
 
 
-# A driver that has no more to give: each piece needs a descriptor, and so does passing it on.
-LIMITED = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); os.execvp(sys.argv[1], sys.argv[1:])"
-
-
 def test_a_driver_that_gives_no_more_is_named_with_rank_stage_and_piece(tmp_path: Path) -> None:
+    """Each piece needs a descriptor, and so does passing it on."""
     bench = Bench(tmp_path, {"storage.backing": "cuda-host-numa", "storage.policy": "bind:0", "device.backend": "fake"})
-    result = bench.run({"model.table_scale": 0.001}, before=(sys.executable, "-c", LIMITED), code=1)
+    result = bench.run({"model.table_scale": 0.001}, before=("prlimit", "--nofile=64:64"), code=1)
     for rank in (0, 1):
         pattern = (
             rf"rank {rank} \(dp 0, tp {rank}\): create: cuda-host-numa: .* piece \d+ of \d+ .*: Too many open files"
