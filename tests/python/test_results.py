@@ -264,7 +264,7 @@ def test_the_ledger_is_what_was_observed(archive: Path) -> None:
 
 
 def test_a_deviation_of_small_private_tables_is_laid_to_the_ranks_themselves(tmp_path: Path) -> None:
-    """Beside 2 MiB of tables the programs' own anonymous memory is most of what a node has more of."""
+    """Beside some MiB of tables the programs' own anonymous memory is much of what a node has more of."""
     bench = Bench(tmp_path)
     result = bench.run({"storage.backing": "anon", "parallel.table_mode": "private", "storage.copies": "one"})
     (entry,) = result["ledger"]
@@ -272,7 +272,7 @@ def test_a_deviation_of_small_private_tables_is_laid_to_the_ranks_themselves(tmp
     states = [bench.rank_snapshot(0, "after_load", rank) for rank in range(4)]
     own = [one["rank_state"]["rollup_bytes"]["pss_anon"] - one["mapping"]["pss_bytes"] for one in states]
     assert observed["ranks_own_bytes"] == sum(own)
-    assert sum(own) > entry["backing_bytes"]
+    assert min(own) > 1 << 20  # code that was relocated, heap, stacks
     (warning,) = [one for one in result["warnings"] if one["figures"].get("figure") == "node_growth"]
     off = observed["node_growth_bytes"] - entry["backing_bytes"]
     by_ranks = 0 < off <= 2 * sum(own)  # else another program was at work beside it
