@@ -59,7 +59,7 @@ Key bind_ranks_key() {
       "^(none|device-local|[0-9,-]+)$",
       "CPUs and memory of the ranks: unchanged, those of the device's NUMA node, or those of the listed nodes in turn.",
       [](Target& t, const std::string& text) {
-        if (text != "none" && text != "device-local") static_cast<void>(parse_nodes(text));
+        if (text != "none" && text != "device-local") static_cast<void>(nodes_as_written(text));
         storage(t).bind_ranks = text;
       },
       [](Target& t) { return storage(t).bind_ranks; });

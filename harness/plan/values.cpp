@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "harness/base/error.h"
 #include "harness/plan/nearest.h"
@@ -166,7 +167,7 @@ const char* name(WorkloadKind value) noexcept { return text_of(workload_kinds(),
 const char* name(TokenKind value) noexcept { return text_of(token_kinds(), value); }
 const char* name(IndexState value) noexcept { return text_of(index_states(), value); }
 
-std::vector<int> parse_nodes(std::string_view text) {
+std::vector<int> nodes_as_written(std::string_view text) {
   std::vector<int> nodes;
   for_each_piece(text, [&](std::string_view piece) {
     const std::size_t dash = piece.find('-');
@@ -180,10 +181,16 @@ std::vector<int> parse_nodes(std::string_view text) {
     if (last < first) fail(Exit::usage, "the range of NUMA nodes \"{}\" runs backwards", piece);
     for (int node = first; node <= last; ++node) nodes.push_back(node);
   });
-  std::sort(nodes.begin(), nodes.end());
-  if (std::adjacent_find(nodes.begin(), nodes.end()) != nodes.end()) {
+  const std::set<int> distinct(nodes.begin(), nodes.end());
+  if (distinct.size() < nodes.size()) {
     fail(Exit::usage, "the list of NUMA nodes \"{}\" names a node twice", text);
   }
+  return nodes;
+}
+
+std::vector<int> parse_nodes(std::string_view text) {
+  std::vector<int> nodes = nodes_as_written(text);
+  std::sort(nodes.begin(), nodes.end());
   return nodes;
 }
 

@@ -33,7 +33,10 @@ using Names = std::vector<std::pair<const char*, E>>;
 
 inline constexpr int kMaxNode = 1023;  // MAX_NUMNODES of the largest common kernel configuration, less one
 
-// "0", "0,2", "0-3,5": numactl's syntax, absolute numbers below 1024, ascending in the answer. Errors: Error(usage).
+// "0", "0,2", "3,0-1": numactl's syntax, absolute numbers below 1024, each once, in the order of the text. Errors:
+// Error(usage).
+[[nodiscard]] std::vector<int> nodes_as_written(std::string_view text);
+// The same, ascending.
 [[nodiscard]] std::vector<int> parse_nodes(std::string_view text);
 // Errors of the following: Error(usage) that says how such a value is written.
 [[nodiscard]] Policy parse_policy(const std::string& text);

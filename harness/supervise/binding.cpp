@@ -1,10 +1,10 @@
 #include "harness/supervise/binding.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "harness/base/error.h"
+#include "harness/plan/values.h"
 #include "harness/rank/backend_factory.h"
 #include "placement/policy.h"
 
@@ -16,29 +16,6 @@ std::vector<int> device_nodes(const placement::Topology& topology) {
   std::vector<int> nodes;
   for (const placement::NumaNode& node : topology.nodes) {
     if (node.allowed && !node.cpus.empty()) nodes.push_back(node.id);
-  }
-  return nodes;
-}
-
-// numactl's syntax: "0,2-3". The plan has checked the form.
-std::vector<int> node_list(const std::string& text) {
-  std::vector<int> nodes;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at < end) {
-    int first = 0;
-    auto [next, error] = std::from_chars(at, end, first);
-    int last = first;
-    if (error == std::errc() && next < end && *next == '-') {
-      const auto second = std::from_chars(next + 1, end, last);
-      next = second.ptr;
-      error = second.ec;
-    }
-    if (error != std::errc() || last < first || last > 1023 || (next < end && *next != ',')) {
-      fail(Exit::usage, "storage.bind_ranks: {} is no list of NUMA nodes", text);
-    }
-    for (int node = first; node <= last; ++node) nodes.push_back(node);
-    at = next + 1;
   }
   return nodes;
 }
@@ -133,7 +110,7 @@ std::vector<RankBinding> bind_ranks(const plan::Scenario& scenario, const plan::
   }
   const std::string& text = scenario.storage.bind_ranks;
   if (text == "none") return bindings;
-  const std::vector<int> listed = text == "device-local" ? std::vector<int>{} : node_list(text);
+  const std::vector<int> listed = text == "device-local" ? std::vector<int>{} : plan::nodes_as_written(text);
   for (std::size_t r = 0; r < ranks; ++r) {
     const int id = listed.empty() ? bindings[r].numa_node : listed[r % listed.size()];
     if (id < 0) {
