@@ -14,7 +14,9 @@ from bench import NO_HUGE_PAGES, PAGE, ROOT, SOME_HUGE_PAGES, Bench, pages, snap
 
 HUGE = 2 << 20
 THP = Path("/sys/kernel/mm/transparent_hugepage")
-MOVED = {"storage.bind_ranks": "device-local"}
+# A rank on each node reads the one shard.
+MOVED = {"storage.bind_ranks": "device-local", "parallel.tp": 1}
+RANKS = 2
 
 
 def set_pool(node: int, count: int, kib: int = 2048) -> None:
@@ -107,7 +109,7 @@ def test_coresident_arms_ask_the_pools_together(bench: Bench) -> None:
 def test_hugetlb_pages_lie_where_the_policy_says(bench: Bench, pool: None, policy: str) -> None:
     result = bench.run(MOVED | {"storage.backing": "hugetlb-2m", "storage.policy": policy})
     backings = [one for snapshot in snapshots(result, "A") for one in snapshot["backings"]]
-    assert [one["kernel_page_bytes"] for one in backings] == [HUGE, HUGE]
+    assert [one["kernel_page_bytes"] for one in backings] == [HUGE]
     for found in pages(result):
         if policy.startswith("interleave"):
             share = sum(found.values()) / 2
@@ -121,7 +123,7 @@ def test_hugetlb_pages_lie_where_the_policy_says(bench: Bench, pool: None, polic
     assert entry["observed"]["node_growth_bytes"] == entry["backing_bytes"]
     assert entry["observed"]["pss_bytes"]["value"] is None
     assert "hugetlb" in entry["observed"]["pss_bytes"]["reason"]
-    for rank in range(4):
+    for rank in range(RANKS):
         mapping = bench.rank_snapshot(0, "steady", rank)["mapping"]
         assert mapping["rss_bytes"] == mapping["bytes"]
         assert mapping["shared_bytes"] == mapping["bytes"]  # two readers
@@ -132,7 +134,8 @@ def test_hugetlb_pages_lie_where_the_policy_says(bench: Bench, pool: None, polic
 
 def test_without_pretouch_every_readers_own_policy_places_hugetlb_pages(bench: Bench, pool: None) -> None:
     """A hugetlb file keeps no policy: a peer that registers first places pages by the policy of its own mapping."""
-    settings = {"storage.backing": "hugetlb-2m", "storage.policy": "bind:1", "storage.pretouch": "none"}
+    settings = {"parallel.tp": 1, "storage.backing": "hugetlb-2m", "storage.policy": "bind:1"}
+    settings["storage.pretouch"] = "none"
     result = bench.run(settings | {"storage.register": "concurrent", "storage.bind_ranks": "0"})
     assert all(set(found) == {1} for found in pages(result, "A", "after_register"))
 
@@ -159,7 +162,7 @@ def shmem_advise() -> Iterator[None]:
 
 def coverage(bench: Bench, key: str, label: str = "steady") -> list[float]:
     out = []
-    for rank in range(4):
+    for rank in range(RANKS):
         mapping = bench.rank_snapshot(0, label, rank)["mapping"]
         assert mapping["kernel_page_bytes"] == PAGE
         assert mapping["huge_pages"]["share"] == mapping["huge_pages"][key] / mapping["rss_bytes"]
@@ -170,7 +173,7 @@ def coverage(bench: Bench, key: str, label: str = "steady") -> list[float]:
 @pytest.mark.parametrize("policy", ["bind:1", "interleave:0,1"])
 def test_shared_memory_in_transparent_huge_pages(bench: Bench, shmem_advise: None, policy: str) -> None:
     result = bench.run(MOVED | {"storage.backing": "shm-thp", "storage.policy": policy})
-    assert coverage(bench, "shmem_bytes") == [1.0] * 4  # the peers' page tables too
+    assert coverage(bench, "shmem_bytes") == [1.0] * RANKS  # the peers' page tables too
     assert not [one for one in result["warnings"] if one["code"] == "thp_not_covered"]
     for found in pages(result):
         assert all(count % (HUGE // PAGE) == 0 for count in found.values()), found
@@ -194,15 +197,16 @@ def test_private_memory_in_transparent_huge_pages(bench: Bench, policy: str) -> 
     result = bench.run(
         MOVED | {"storage.backing": "anon-thp", "parallel.table_mode": "private", "storage.policy": policy}
     )
-    assert coverage(bench, "anon_bytes") == [1.0] * 4
+    assert coverage(bench, "anon_bytes") == [1.0] * RANKS
     assert ledger(result)["observed"]["backing_allocated_bytes"] == ledger(result)["backing_bytes"]
     if policy == "bind:1":
         assert all(set(found) == {1} for found in pages(result))
 
 
 def test_huge_pages_that_were_not_obtained_are_a_finding(bench: Bench, shmem_advise: None) -> None:
-    result = bench.run({"storage.backing": "shm-thp", "storage.policy": "bind:0"}, before=NO_HUGE_PAGES)
-    assert coverage(bench, "shmem_bytes") == [0.0] * 4
+    settings = {"parallel.tp": 1, "storage.backing": "shm-thp", "storage.policy": "bind:0"}
+    result = bench.run(settings, before=NO_HUGE_PAGES)
+    assert coverage(bench, "shmem_bytes") == [0.0] * RANKS
     (warning,) = [one for one in result["warnings"] if one["code"] == "thp_not_covered"]
     assert "0.0 %" in warning["text"]
     assert warning["figures"]["covered_share"] == 0

@@ -70,7 +70,7 @@ def test_the_object_policy_is_not_the_task_policy(policies: tuple[Any, Bench]) -
 def test_a_run_can_be_kept_in_the_folder_that_the_host_sees() -> None:
     """9p knows no fallocate."""
     bench = Bench(Path(tempfile.mkdtemp(prefix="kept-", dir=os.environ["ENGRAM_BENCH_GUEST_OUT"])))
-    assert bench.run({"storage.policy": "bind:1"})["complete"] is True
+    assert bench.run({"parallel.tp": 1, "storage.policy": "bind:1"})["complete"] is True
 
 
 def reroll_of(result: Any, arm: str) -> int:
