@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace eb::collectors {
@@ -24,6 +25,25 @@ struct NumaMapsEntry {
 // Lines that are not of the form are skipped and counted in `skipped` (may be null).
 [[nodiscard]] std::vector<NumaMapsEntry> parse_numa_maps(std::string_view text, std::int64_t* skipped);
 
+// The fields of a mapping in smaps by name, in the kernel's order. There are some 25 for each of thousands of mappings:
+// one block of memory holds them, where a tree would take most of the parser's time.
+class SmapsFields {
+ public:
+  using Field = std::pair<std::string, std::int64_t>;
+  using Iterator = std::vector<Field>::const_iterator;
+
+  void assign(std::string_view name, std::int64_t value);
+  [[nodiscard]] Iterator find(std::string_view name) const noexcept;
+  [[nodiscard]] bool contains(std::string_view name) const noexcept { return find(name) != end(); }
+  [[nodiscard]] std::int64_t at(std::string_view name) const;  // std::out_of_range where it is not there
+  [[nodiscard]] Iterator begin() const noexcept { return fields_.begin(); }
+  [[nodiscard]] Iterator end() const noexcept { return fields_.end(); }
+  friend bool operator==(const SmapsFields&, const SmapsFields&) = default;
+
+ private:
+  std::vector<Field> fields_;
+};
+
 struct SmapsEntry {
   std::uint64_t start = 0;
   std::uint64_t end = 0;
@@ -31,8 +51,8 @@ struct SmapsEntry {
   std::uint64_t offset = 0;  // in the file
   std::string file;          // as above; "[heap]", "[stack]", "[anon:name]"; empty for anonymous
   std::uint64_t inode = 0;
-  std::string device;                         // "00:1a"
-  std::map<std::string, std::int64_t> bytes;  // Rss, Pss, Shared_Clean, ..., KernelPageSize: bytes
+  std::string device;  // "00:1a"
+  SmapsFields bytes;   // Rss, Pss, Shared_Clean, ..., KernelPageSize: bytes
   std::string vm_flags;
   std::string raw;
 };

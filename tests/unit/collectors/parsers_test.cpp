@@ -121,7 +121,7 @@ TEST(Smaps, FieldsOfEachMapping) {
   EXPECT_EQ(entries[0].inode, 20U);
   EXPECT_EQ(entries[0].file, "/dev/shm/#20 (deleted)");
   EXPECT_EQ(entries[0].bytes.at("Pss"), 512 * 1024);
-  EXPECT_EQ(entries[0].bytes.count("THPeligible"), 0U);  // not bytes
+  EXPECT_FALSE(entries[0].bytes.contains("THPeligible"));  // not bytes
   EXPECT_EQ(entries[0].vm_flags, "rd wr sh mr mw me ms");
   EXPECT_EQ(entries[1].bytes.at("Private_Hugetlb"), 2 << 20);
   EXPECT_EQ(entries[1].vm_flags, "rd wr mr mw me de ht");
@@ -147,7 +147,8 @@ TEST(Smaps, FieldsBehindABadHeadBelongToNobody) {
       "4000-5000 rw-p 0 0000 0\nRss: 8 kB\n",
       &skipped);
   ASSERT_EQ(entries.size(), 1U);
-  EXPECT_EQ(entries[0].bytes, (std::map<std::string, std::int64_t>{{"Rss", 4096}}));
+  const std::vector<SmapsFields::Field> fields(entries[0].bytes.begin(), entries[0].bytes.end());
+  EXPECT_EQ(fields, (std::vector<SmapsFields::Field>{{"Rss", 4096}}));
   EXPECT_EQ(skipped, 9);
 }
 
