@@ -43,13 +43,12 @@ Json pool_growth(const RerollRecord& reroll, std::int64_t page_bytes) {
 
 // What the ranks hold besides their tables, of the class of memory that the tables are counted in: anonymous memory
 // beside private tables, else shared memory that is mapped (the arena).
-Json ranks_own_bytes(const RerollRecord& reroll, plan::Backing backing) {
+Json ranks_own_bytes(const std::vector<RankSnapshot>& ranks, plan::Backing backing) {
   if (plan::is_hugetlb(backing) || backing == plan::Backing::cuda_host_numa || off_host(backing)) {
     return missing("the tables are in no class of memory that a process has more of");
   }
   const char* key = is_private(backing) ? "pss_anon" : "pss_shmem";
   std::int64_t own = 0;
-  const auto ranks = parse_snapshots(reroll.storage.snapshots, "after_load");
   if (ranks.empty()) return missing("no snapshot after the load");
   for (const RankSnapshot& rank : ranks) {
     const Json all = rank.json.value(Json::json_pointer(fmt::format("/rank_state/rollup_bytes/{}", key)), Json());
@@ -134,7 +133,8 @@ Json ledger_section(const Record& record) {
     std::int64_t expected = 0;
     for (const plan::BackingPlace& backing : layout.backings) expected += backing.bytes;
     if (stub) expected = 0;
-    const BackingTotals totals = backing_totals(parse_snapshots(reroll.storage.snapshots, "after_load"));
+    const std::vector<RankSnapshot> ranks = parse_snapshots(reroll.storage.snapshots, "after_load");
+    const BackingTotals totals = backing_totals(ranks);
     const Json growth =
         stub ? missing(fmt::format("backing {} holds no table in host memory", plan::name(scenario.storage.backing)))
              : node_growth(reroll, scenario);
@@ -152,7 +152,7 @@ Json ledger_section(const Record& record) {
                       {"pss_bytes", totals.pss_bytes},
                       {"backing_allocated_bytes", totals.allocated_bytes},
                       {"node_growth_bytes", growth},
-                      {"ranks_own_bytes", ranks_own_bytes(reroll, scenario.storage.backing)},
+                      {"ranks_own_bytes", ranks_own_bytes(ranks, scenario.storage.backing)},
                       {"backings_counted", totals.backings}}},
                     {"deviation",
                      {{"pss", share_of(totals.pss_bytes, expected)},

@@ -31,6 +31,7 @@ struct MemoryEstimate {
   [[nodiscard]] std::string text() const;
 };
 
+// What of the start decides how much a node must have.
 struct Terms {
   // An interleave whose nodes are too full for their shares is no obstacle: the kernel puts the pages on the others.
   bool allow_degraded = false;

@@ -216,6 +216,11 @@ def test_a_refused_policy_is_recorded_where_that_is_allowed(bench: Bench) -> Non
     (unqueried,) = [one["text"] for one in result["warnings"] if one["code"] == "pages_not_queried"]
     assert "rank 0, 1: move_pages" in unqueried
     assert "Operation not permitted" in unqueried
+    lookups = [one for rank in result["arms"][0]["work_per_rank"] for one in rank["lookups"]]
+    assert lookups
+    for one in lookups:
+        assert one["local_row_share"]["value"] is None
+        assert "move_pages" in one["local_row_share"]["reason"]
 
 
 def test_a_lost_binding_is_a_failure_unless_it_is_allowed(bench: Bench) -> None:

@@ -24,6 +24,9 @@ class Machine : public TemporaryFolder {
                                       " /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n");
     write("/proc/self/cgroup", "0::" + group + "\n");
   }
+  void write_node(int node, const std::string& meminfo) const {
+    write("/sys/devices/system/node/node" + std::to_string(node) + "/meminfo", meminfo);
+  }
 };
 
 TEST(Cgroup, TightestOfTheAncestorsCountsNotTheNearest) {
@@ -90,22 +93,20 @@ TEST(Cgroup, ContainerWhoseMountShowsItsOwnGroupAtTheTop) {
 TEST(Limits, NodesCountOnlyWhereTheyAddUpToTheMachine) {
   const Machine machine;
   machine.write("/proc/meminfo", "MemTotal: 2000 kB\nMemFree: 900 kB\nMemAvailable:  1500 kB\n");
-  const std::string node = "/sys/devices/system/node/node";
-  machine.write(node + "0/meminfo", "Node 0 MemTotal: 1000 kB\nNode 0 MemFree: 100 kB\nNode 0 Inactive(file): 50 kB\n");
-  machine.write(node + "2/meminfo", "Node 2 MemTotal: 990 kB\nNode 2 MemFree: 300 kB\nNode 2 SReclaimable: 7 kB\n");
+  machine.write_node(0, "Node 0 MemTotal: 1000 kB\nNode 0 MemFree: 100 kB\nNode 0 Inactive(file): 50 kB\n");
+  machine.write_node(2, "Node 2 MemTotal: 990 kB\nNode 2 MemFree: 300 kB\nNode 2 SReclaimable: 7 kB\n");
   const MemoryLimits limits = read_memory_limits(machine.path());
   EXPECT_EQ(limits.available_bytes, 1500 * 1024);
   EXPECT_EQ(limits.node_free_bytes, (std::map<int, std::int64_t>{{0, 150 * 1024}, {2, 307 * 1024}}));
-  machine.write(node + "2/meminfo", "Node 2 MemTotal: 500 kB\nNode 2 MemFree: 300 kB\n");  // memory given as it goes
+  machine.write_node(2, "Node 2 MemTotal: 500 kB\nNode 2 MemFree: 300 kB\n");  // memory given as it goes
   EXPECT_TRUE(read_memory_limits(machine.path()).node_free_bytes.empty());
 }
 
 TEST(Limits, WhatTheKernelKeepsForItselfIsNoRoom) {
   const Machine machine;
   machine.write("/proc/meminfo", "MemTotal: 2000 kB\n");
-  const std::string node = "/sys/devices/system/node/node";
-  machine.write(node + "0/meminfo", "Node 0 MemTotal: 1000 kB\nNode 0 MemFree: 500 kB\n");
-  machine.write(node + "1/meminfo", "Node 1 MemTotal: 1000 kB\nNode 1 MemFree: 100 kB\n");
+  machine.write_node(0, "Node 0 MemTotal: 1000 kB\nNode 0 MemFree: 500 kB\n");
+  machine.write_node(1, "Node 1 MemTotal: 1000 kB\nNode 1 MemFree: 100 kB\n");
   machine.write(
       "/proc/zoneinfo",
       "Node 0, zone      DMA\n  pages free     100\n        boost    0\n        min      3\n        low      9\n"
